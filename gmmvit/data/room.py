@@ -1,0 +1,81 @@
+"""The data room: fetch a set by its name, open it, and say of every set whether it is there and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from . import arrays, files, official_arrays, official_files
+from .arrays import Arrays
+from .fetch import NotObtained
+from .images import Files
+from .places import alone, folder_of, record_of, staged
+from .sets import SETS, DataSet, find
+
+
+class Row(NamedTuple):
+    """One line of `gmmvit data --check`."""
+
+    name: str
+    present: bool
+    complete: bool
+    bytes: int
+    source: str
+    problem: str  # "" where there is none
+
+
+def obtain(name: str) -> dict[str, Arrays | Files]:
+    """Fetch, check and lay out a set unless it is there and whole to the last byte; {split: samples}."""
+    dataset, folder = find(name), folder_of(name)
+    if not _problems(dataset, deep=True):
+        return load(name)
+    with alone(folder):
+        if _problems(dataset, deep=True):  # still: nobody else has done it while we waited
+            try:
+                _lay_out(dataset)
+            except FileNotFoundError as error:
+                raise NotObtained(f"{name}: {error.filename} is missing from the official files") from error
+            except OSError as error:  # NotObtained, or a full disk
+                raise NotObtained(f"{name} could not be obtained: {error}") from error
+    return load(name)
+
+
+def _lay_out(dataset: DataSet) -> None:
+    if dataset.name in official_files.LIST:
+        listing, source = official_files.LIST[dataset.name](dataset)
+        with staged(folder_of(dataset.name)) as folder:
+            files.seal(dataset, folder, listing, source)
+    elif dataset.name in official_arrays.LAY_OUT:
+        with staged(folder_of(dataset.name)) as folder:
+            arrays.seal(dataset, folder, official_arrays.LAY_OUT[dataset.name](dataset, folder))
+    else:
+        raise NotObtained(f"{folder_of(dataset.name)} is part of the repository: restore it with git")
+
+
+def load(name: str) -> dict[str, Arrays | Files]:
+    """{split: samples} of a set that is there: train and test, and val where the set has been split again."""
+    dataset, folder = find(name), folder_of(name)
+    if record_of(folder) is None:
+        raise FileNotFoundError(f"{name} is not in {folder}: fetch it with `gmmvit data {name}`")
+    return (arrays.open_arrays if dataset.storage == "arrays" else files.open_files)(dataset, folder)
+
+
+def _problems(dataset: DataSet, deep: bool) -> list[str]:
+    folder = folder_of(dataset.name)
+    record = record_of(folder)
+    if record is None:
+        return [f"not there; `gmmvit data {dataset.name}` fetches it, or says what to do"]
+    if dataset.storage == "arrays":
+        return arrays.problems(dataset, folder, record, deep)
+    return files.problems(dataset, folder)
+
+
+def check(names: Iterable[str] = ()) -> list[Row]:
+    """Look at every byte of the named sets (of all, if none is named)."""
+    rows = []
+    for name in names or SETS:
+        wrong = _problems(find(name), deep=True)
+        record = record_of(folder_of(name)) or {}
+        known = record.get("bytes", 0), record.get("source", "")
+        rows.append(Row(name, bool(record), not wrong, *known, "; ".join(wrong)))
+    return rows

@@ -1,0 +1,44 @@
+"""Token grids: squared distances between patch centres, their few distinct values, and the grid behind a token count."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+Grid = tuple[int, int]  # (rows, columns)
+
+
+class Distances(NamedTuple):
+    """Squared distances of all (query, key) pairs, stored once per distinct value: `values[index]`."""
+
+    values: torch.Tensor  # (U,) float64, ascending
+    index: torch.Tensor  # (Nq * Nk,) int32 into `values`
+
+
+def patch_centres(grid: Grid, cells: Grid | None = None) -> torch.Tensor:
+    """Row and column of each token's centre, in steps of a `cells` grid laid over the same image."""
+    cells = cells or grid
+    rows, columns = ((torch.arange(n, dtype=torch.float64) + 0.5) * (m / n) for n, m in zip(grid, cells, strict=True))
+    return torch.cartesian_prod(rows, columns)  # (N, 2)
+
+
+@lru_cache(maxsize=256)
+def squared_distances(grid: Grid, key_grid: Grid | None = None) -> Distances:
+    """d2 = dy^2 + dx^2 between query and key patch centres, in steps of the finer of the two grids."""
+    key_grid = key_grid or grid
+    cells = (max(grid[0], key_grid[0]), max(grid[1], key_grid[1]))
+    queries, keys = patch_centres(grid, cells), patch_centres(key_grid, cells)
+    d2 = (queries[:, None] - keys[None]).square().sum(-1)  # (Nq, Nk)
+    values, index = torch.unique(d2, return_inverse=True)
+    return Distances(values, index.flatten().to(torch.int32))
+
+
+def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:
+    """The (rows, columns) with rows * columns == tokens and rows / columns == aspect, or None where there is none."""
+    rows = round((tokens * aspect) ** 0.5)
+    if rows < 1 or tokens % rows:
+        return None
+    columns = tokens // rows
+    return (rows, columns) if abs(rows / columns - aspect) < 1e-6 * aspect else None

@@ -1,0 +1,260 @@
+"""Rewrites attention modules with torch.fx: masks are called on their scaled query-key products, all else stays.
+
+A module stays itself (attributes, children, parameter names). Its class becomes a generated subclass whose `forward` runs
+the rewritten graph that fits the call: one for each mode (training or not) and pattern of absent, tensor and plain arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import fx
+
+from .tracing import Untraceable, pattern_of, tensors_of, trace
+
+MATMULS = {operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"}
+SCALINGS = {operator.mul, operator.truediv, torch.mul, torch.div, "mul", "div"}
+SOFTMAXES = {F.softmax, torch.softmax, "softmax"}
+FUSED = {F.scaled_dot_product_attention}
+CHILD = "spatial_masks"  # the container of a rewritten module's masks
+
+
+@dataclass(frozen=True)
+class Product:
+    """A query-key product of a module: the how-many-th of its forward, and how its scores are laid out."""
+
+    ordinal: int
+    scalings: int  # factors applied to the scores after the product
+    heads: int
+    head_dim: (
+        int | None
+    )  # where the heads stand, from the end; None where they share the first dimension with the batch
+    queries: int
+    keys: int
+
+    def to_mask(self, graph: fx.Graph, scores: fx.Node) -> fx.Node:
+        """Brings scores to (..., heads, Nq, Nk)."""
+        if self.head_dim is None:
+            return graph.call_method("unflatten", (scores, 0, (-1, self.heads)))
+        return scores if self.head_dim == -3 else graph.call_method("movedim", (scores, self.head_dim, -3))
+
+    def from_mask(self, graph: fx.Graph, scores: fx.Node) -> fx.Node:
+        """Undoes `to_mask`."""
+        if self.head_dim is None:
+            return graph.call_method("flatten", (scores, 0, 1))
+        return scores if self.head_dim == -3 else graph.call_method("movedim", (scores, -3, self.head_dim))
+
+
+def product_nodes(module: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
+    """(product, softmax) of every product of two input-dependent tensors that reaches a softmax, in forward order."""
+    live: set[fx.Node] = set()
+    found: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder" or any(operand in live for operand in node.all_input_nodes):
+            live.add(node)
+        layer = node.op == "call_module" and isinstance(module.get_submodule(node.target), nn.Softmax)
+        if layer or (node.op in ("call_function", "call_method") and node.target in SOFTMAXES):
+            product = _product_behind(node, live)
+            if product is not None:
+                found.setdefault(product, node)
+    return list(found.items())
+
+
+def _product_behind(softmax: fx.Node, live: set[fx.Node]) -> fx.Node | None:
+    queue, seen = [softmax], {softmax}
+    while queue:
+        for node in queue.pop(0).all_input_nodes:
+            if node in seen:
+                continue
+            if node.target in MATMULS and sum(operand in live for operand in node.all_input_nodes) == 2:
+                return node
+            seen.add(node)
+            queue.append(node)
+    return None
+
+
+def scaled(product: fx.Node, scalings: int) -> fx.Node:
+    """The node after the factors that follow a product."""
+    for _ in range(scalings):
+        (product,) = product.users
+    return product
+
+
+# ---- a module's graphs ----------------------------------------------------------------------------------------------
+
+
+def add_bias(
+    mask: nn.Module, head_dim: int, attn_mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """The attention mask for a fused kernel: what was there, and the spatial bias on top."""
+    mask.check((*query.shape[:-3], query.shape[head_dim], query.shape[-2], key.shape[-2]))
+    bias = mask.full_weight().to(query.dtype)  # (heads or 1, Nq, Nk)
+    bias = bias.view(bias.shape[0], *[1] * (-3 - head_dim), *bias.shape[1:])
+    return bias if attn_mask is None else bias + attn_mask
+
+
+def graph_with_masks(module: Rewritten, arguments: tuple, fused: bool, shapes: bool) -> fx.Graph:
+    """The graph of a module's original forward with its masks put in."""
+    flag = getattr(module, "fused_attn", None)
+    if flag is not None:
+        module.fused_attn = fused
+    try:
+        graph = trace(module, module._base.forward, arguments, shapes)
+    finally:
+        if flag is not None:
+            module.fused_attn = flag
+    (_into_fused if fused else _into_scores)(module, graph)
+    return graph
+
+
+def _into_scores(module: Rewritten, graph: fx.Graph) -> None:
+    nodes = product_nodes(module, graph)
+    places: dict[tuple[int, str], fx.Node] = {}
+    for product, key in module._sites:
+        if product.ordinal >= len(nodes):
+            raise Untraceable(f"{type(module).__name__}: expected product {product.ordinal + 1}, found {len(nodes)}")
+        raw, softmax = nodes[product.ordinal]
+        where = getattr(getattr(module, CHILD)[key], "where", "scores")
+        place = places.get((product.ordinal, where))
+        if place is None:
+            place = softmax if where == "probabilities" else scaled(raw, product.scalings)
+        users = list(place.users)
+        anchor = place.next
+        with graph.inserting_before(anchor):
+            last = product.from_mask(graph, graph.call_module(f"{CHILD}.{key}", (product.to_mask(graph, place),)))
+        for user in users:
+            user.replace_input_with(place, last)
+        places[product.ordinal, where] = last
+
+
+def _into_fused(module: Rewritten, graph: fx.Graph) -> None:
+    calls = [node for node in graph.nodes if node.target in FUSED]
+    for product, key in module._sites:
+        call = calls[product.ordinal]
+        query, keys, values, *rest = call.args
+        kwargs = {**dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)), **call.kwargs}
+        with graph.inserting_before(call):
+            mask = graph.get_attr(f"{CHILD}.{key}")
+            kwargs["attn_mask"] = graph.call_function(
+                add_bias, (mask, product.head_dim, kwargs.get("attn_mask"), query, keys)
+            )
+        call.args, call.kwargs = (query, keys, values), kwargs
+
+
+@lru_cache(maxsize=1024)
+def _compiled(source: str, scope: tuple[tuple[str, Any], ...]) -> Callable:
+    """A graph's forward as a function; layers with the same graph share one."""
+    filename = f"<gmmvit graph {hash(source):x}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)  # for readable tracebacks
+    names = dict(scope)
+    exec(compile(source, filename, "exec"), names)
+    return names["forward"]
+
+
+def compiled(graph: fx.Graph) -> Callable:
+    """The function `forward(self, *tensors)` of a graph."""
+    code = graph.python_code("self")
+    return _compiled(code.src, tuple(code.globals.items()))
+
+
+# ---- the module's generated class -----------------------------------------------------------------------------------
+
+BY_SHAPE = "by shape"  # marks a call whose graph depends on tensor sizes
+
+
+class _Paths(dict):
+    """Functions by kind of call: shared by copies, and left out of pickles, whose graphs are traced anew when called."""
+
+    def __deepcopy__(self, memo: dict) -> _Paths:
+        return _Paths(self)
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return _Paths, ()
+
+
+class Rewritten:
+    """What the generated subclass of an attention class has: a forward that picks the graph for the call."""
+
+    _base: type[nn.Module]
+    _sites: list[tuple[Product, str]]  # products with their masks' names, in the order they were attached
+    _paths: _Paths
+
+    def _run(self, arguments: tuple) -> Any:
+        return self._prepare(arguments)(self, *tensors_of(arguments))
+
+    def _prepare(self, arguments: tuple) -> Callable:
+        """The rewritten forward for calls like this one."""
+        key = (self.training, self._fused(arguments), pattern_of(arguments))
+        path = self._paths.get(key)
+        if path is BY_SHAPE:
+            key = (*key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments)))
+            path = self._paths.get(key)
+        return self._add_path(key, arguments) if path is None else path
+
+    def _fused(self, arguments: tuple) -> bool:
+        return getattr(self, "fused_attn", False) and next(tensors_of(arguments)).device.type != "cpu"
+
+    def _add_path(self, key: tuple, arguments: tuple) -> Callable:
+        try:
+            graph = graph_with_masks(self, arguments, fused=key[1], shapes=len(key) == 4)
+        except Untraceable:
+            if len(key) == 4:
+                raise
+            self._paths[key] = BY_SHAPE
+            return self._add_path((*key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments))), arguments)
+        self._paths[key] = path = compiled(graph)
+        return path
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return _blank, (self._base, Rewritten), self.__dict__
+
+
+class Reporting:
+    """What the generated subclass of a model has: the masks' scalars are named in timm's no_weight_decay."""
+
+    _base: type[nn.Module]
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that timm's optimisers leave undecayed: the model's own and the masks' scalars."""
+        from .masks import no_decay
+
+        own = self._base.no_weight_decay(self) if hasattr(self._base, "no_weight_decay") else ()
+        return {*own, *no_decay(self)}
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return _blank, (self._base, Reporting), self.__dict__
+
+
+@lru_cache(maxsize=None)
+def subclass(base: type[nn.Module], mixin: type) -> type[nn.Module]:
+    """The generated subclass of a class."""
+    names = {"_base": base, "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    if mixin is Rewritten:
+        names["forward"] = _forward_like(base.forward)
+    return type(base.__name__, (mixin, base), names)
+
+
+def _forward_like(forward: Callable) -> Callable:
+    """A forward of the same signature that hands its arguments to `_run`."""
+    parameters = list(inspect.signature(forward).parameters.values())[1:]
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise Untraceable(f"{forward.__qualname__} takes a variable number of arguments")
+    defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
+    heads = [p.name + (f"=_default_{p.name}" if p.default is not p.empty else "") for p in parameters]
+    names = ", ".join(p.name for p in parameters)
+    exec(f"def forward(self, {', '.join(heads)}):\n    return self._run(({names},))", defaults)
+    return defaults["forward"]
+
+
+def _blank(base: type[nn.Module], mixin: type) -> nn.Module:
+    cls = subclass(base, mixin)
+    return cls.__new__(cls)

@@ -1,0 +1,290 @@
+"""`attach`: one spatial mask on the scaled query-key product of every spatial self-attention of a model, in place."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+
+from .errors import unknown
+from .geometry import Grid, grid_of
+from .masks import KINDS
+from .probe import Call, Found, at_rest, softmax_callers, spatial_products
+from .rewrite import CHILD, Product, Reporting, Rewritten, _Paths, subclass
+from .tracing import Untraceable
+
+PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where a mask sits: one query-key product of one attention module."""
+
+    name: str  # of the attention module
+    grid: Grid
+    key_grid: Grid
+    prefix: int | tuple[int, int]
+    heads: int
+    mask: nn.Module
+    reaches_output: bool = True
+
+    @property
+    def parameters(self) -> int:
+        """The number of learned parameters of the mask."""
+        return sum(parameter.numel() for parameter in self.mask.parameters())
+
+
+def attach(
+    model: nn.Module,
+    mask: str | Callable[..., nn.Module],
+    *,
+    only: str | Callable[[str], bool] | None = None,
+    img_size: int | Grid | None = None,
+    **options,
+) -> list[Site]:
+    """Puts a mask ("gmm", "elm", "gab" or a callable that builds one) on every spatial self-attention; returns the sites.
+
+    `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only where
+    the model does not tell the image size it was built for.
+    """
+    build, name = _builder(mask, options)
+    size = _image_size(model, img_size)
+    image = _image(model, size)
+    places, reasons = [], []
+    for found in _spatial(model, image):
+        reasons += [(found.call.name, reason) for reason in found.reasons]
+        for product in found.products:
+            if not _chosen(only, found.call.name):
+                continue
+            try:
+                places.append((found.call, product, *_grids(model, found.call.module, product, size)))
+            except ValueError as error:
+                reasons.append((found.call.name, str(error)))
+    if not places:
+        raise ValueError(_refusal(model, only, reasons))
+    for call, *_ in places:
+        if name in _masks_in(call.module):
+            raise ValueError(
+                f"{call.name} already has a mask named {name!r}: detach(model) first, or attach another kind"
+            )
+
+    made = []
+    for call, product, grid, key_grid, prefix in places:
+        made.append(build(grid, product.heads, prefix=prefix, key_grid=key_grid).to(image.device))
+    sites = []
+    for (call, product, grid, key_grid, prefix), built in zip(places, made, strict=True):
+        _put(call, product, name, built)
+        sites.append(Site(call.name, grid, key_grid, prefix, product.heads, built))
+    if not isinstance(model, Reporting):
+        model.__class__ = subclass(type(model), Reporting)
+    _ready(model, [call for call, *_ in places])
+    return _mark_unreached(model, image, sites)
+
+
+def masks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The attached masks by their names in the model."""
+    return {
+        f"{name}.{CHILD}.{key}": mask
+        for name, module in model.named_modules()
+        if isinstance(module, Rewritten)
+        for key, mask in getattr(module, CHILD).items()
+    }
+
+
+def detach(model: nn.Module) -> nn.Module:
+    """Takes all masks off again: classes, attributes and attention paths are as they were."""
+    for module in list(model.modules()):
+        if isinstance(module, Rewritten):
+            if module._fused_before is not None:
+                module.fused_attn = module._fused_before
+            delattr(module, CHILD)
+            for attribute in ("_sites", "_paths", "_fused_before"):
+                delattr(module, attribute)
+            module.__class__ = module._base
+    if isinstance(model, Reporting):
+        model.__class__ = model._base
+    return model
+
+
+# ---- finding the places ---------------------------------------------------------------------------------------------
+
+
+def _spatial(model: nn.Module, image: torch.Tensor) -> list[Found]:
+    found = []
+    try:
+        calls = softmax_callers(model, image)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"{type(model).__name__} does not run on images of {tuple(image.shape[1:])}, the size it reports: pass "
+            f"attach(..., img_size=) with the size it was built for ({str(error).splitlines()[0]})"
+        ) from error
+    for call in calls:
+        if isinstance(call.module, Rewritten):  # its products are known from the first mask
+            products = list(dict.fromkeys(product for product, _ in call.module._sites))
+            found.append(Found(call, products))
+        else:
+            with at_rest(call.module):
+                found.append(spatial_products(call))
+    return found
+
+
+def _chosen(only: str | Callable[[str], bool] | None, name: str) -> bool:
+    if only is None:
+        return True
+    return fnmatch.fnmatchcase(name, only) if isinstance(only, str) else bool(only(name))
+
+
+def _refusal(model: nn.Module, only: object, reasons: list[tuple[str, str]]) -> str:
+    kind = type(model).__name__
+    if only is not None and not reasons:
+        return f"only={only!r} matches none of the spatial self-attentions of {kind}"
+    if not reasons:
+        return f"{kind} has no softmax attention to put a mask on"
+    listed: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        listed.setdefault(reason, []).append(name)
+    told = "; ".join(
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+        for reason, names in listed.items()
+    )
+    return f"{kind} has no spatial self-attention to put a mask on ({told})"
+
+
+def _image_size(model: nn.Module, img_size: int | Grid | None) -> Grid:
+    size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None)
+    size = size or (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[1:]
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
+def _image(model: nn.Module, size: Grid) -> torch.Tensor:
+    """Two random images of the kind the model takes: two, so that heads and images can be told apart."""
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    stem = dict(model.named_modules()).get(str(cfg.get("first_conv")))
+    channels = getattr(stem, "in_channels", cfg.get("input_size", (3,))[0])
+    like = next(p for p in model.parameters() if p.is_floating_point())
+    return torch.rand(2, channels, *size, device=like.device, dtype=like.dtype)
+
+
+def _grids(
+    model: nn.Module, module: nn.Module, product: Product, size: Grid
+) -> tuple[Grid, Grid, int | tuple[int, int]]:
+    grid, rows = _grid_and_prefix(model, module, product.queries, size)
+    key_grid, columns = (
+        (grid, rows) if product.keys == product.queries else _grid_and_prefix(model, module, product.keys, size)
+    )
+    return grid, key_grid, rows if rows == columns else (rows, columns)
+
+
+def _grid_and_prefix(model: nn.Module, module: nn.Module, tokens: int, size: Grid) -> tuple[Grid, int]:
+    """Splits a token count into a grid and prefix tokens: a window, the model's patch grid, or the image's aspect."""
+    window = getattr(module, "window_size", getattr(module, "ws", None))
+    window = (window, window) if isinstance(window, int) else window
+    if isinstance(window, (tuple, list)) and len(window) == 2 and window[0] * window[1] == tokens:
+        return tuple(window), 0
+    patches = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    own = getattr(model, "num_prefix_tokens", 0)
+    for prefix in dict.fromkeys((own, 0, 1, 2)):
+        if patches and patches[0] * patches[1] == tokens - prefix:
+            return tuple(patches), prefix
+        grid = grid_of(tokens - prefix, size[0] / size[1]) or (grid_of(tokens) if not prefix else None)
+        if grid:
+            return grid, prefix
+    raise ValueError(f"cannot tell the grid of its {tokens} tokens for an image of {size[0]} x {size[1]}")
+
+
+# ---- putting masks in -----------------------------------------------------------------------------------------------
+
+
+def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Callable[..., nn.Module], str]:
+    if isinstance(mask, str):
+        if mask not in KINDS:
+            raise ValueError(unknown("mask", mask, KINDS))
+        valid = [name for name in inspect.signature(KINDS[mask]).parameters if name not in PLACE]
+        for option in options:
+            if option not in valid:
+                raise TypeError(unknown(f"option of the mask {mask!r}", option, valid))
+        build, name = KINDS[mask], mask
+    elif callable(mask):
+        build, name = mask, re.sub(r"\W", "", getattr(mask, "__name__", "")) or "mask"
+    else:
+        raise TypeError(f"mask: expected one of {', '.join(KINDS)} or a callable that builds a mask, got {mask!r}")
+
+    def checked(grid: Grid, heads: int, **place) -> nn.Module:
+        built = build(grid, heads, **place, **options)
+        if not isinstance(built, nn.Module):
+            raise TypeError(f"mask: expected {name} to build an nn.Module, got {type(built).__name__}")
+        return built
+
+    return checked, name
+
+
+def _masks_in(module: nn.Module) -> list[str]:
+    return [key.partition("-")[0] for key in getattr(module, CHILD, ())]
+
+
+def _put(call: Call, product: Product, name: str, mask: nn.Module) -> None:
+    module = call.module
+    if not isinstance(module, Rewritten):
+        module._sites, module._fused_before = [], getattr(module, "fused_attn", None)
+        module.add_module(CHILD, nn.ModuleDict())
+        module.__class__ = subclass(type(module), Rewritten)
+    masks = getattr(module, CHILD)
+    key = name if name not in masks else f"{name}-{product.ordinal}"  # several products in one module
+    masks[key] = mask
+    module._sites = [*module._sites, (product, key)]
+    module._paths = _Paths()
+    if module._fused_before is not None:
+        module.fused_attn = module._fused_before and all(
+            getattr(each, "additive", False) and place.head_dim is not None
+            for (place, _), each in zip(module._sites, masks.values(), strict=True)
+        )
+
+
+def _ready(model: nn.Module, calls: Iterable[Call]) -> None:
+    """Builds the graphs for training and evaluation now, so that torch.compile finds them."""
+    for call in {id(call.module): call for call in calls}.values():
+        mode = call.module.training
+        for training in (True, False):
+            call.module.training = training
+            with torch.no_grad():
+                call.module._prepare(call.arguments)
+        call.module.training = mode
+
+
+def _mark_unreached(model: nn.Module, image: torch.Tensor, sites: list[Site]) -> list[Site]:
+    """Finds the masks whose patch-patch block never reaches the output, going back from the last layer.
+
+    NaN in that block tells it exactly, whatever LayerScale or a head initialised to zero would hide.
+    """
+    reached = list(sites)
+    for i in range(len(sites) - 1, -1, -1):
+        site = sites[i]
+        rows, columns = site.prefix if isinstance(site.prefix, tuple) else (site.prefix, site.prefix)
+
+        def poison(mask: nn.Module, args: tuple, scores: torch.Tensor, r: int = rows, c: int = columns) -> torch.Tensor:
+            scores = scores.clone()
+            scores[..., r:, c:] = float("nan")
+            return scores
+
+        handle = site.mask.register_forward_hook(poison)
+        try:
+            with at_rest(model):
+                output = model(image)
+        finally:
+            handle.remove()
+        if any(torch.isnan(t).any() for t in _leaves(output)):
+            break
+        reached[i] = Site(**{**vars(site), "reaches_output": False})
+    return reached
+
+
+def _leaves(output: object) -> list[torch.Tensor]:
+    if torch.is_tensor(output):
+        return [output]
+    values = output.values() if isinstance(output, dict) else output
+    return [leaf for value in values for leaf in _leaves(value)]

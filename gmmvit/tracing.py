@@ -1,0 +1,163 @@
+"""torch.fx graphs of one module's own forward, for one pattern of arguments at a time."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn as nn
+from torch import fx
+
+TENSOR = "tensor"  # stands for a tensor in the pattern of a call's arguments
+
+
+class Untraceable(ValueError):
+    """Says why a module's forward cannot be rewritten."""
+
+
+def pattern_of(arguments: Any) -> Any:
+    """The shape of a call: tensors are replaced by a marker, plain values stay (lists as tuples, so that it hashes)."""
+    if isinstance(arguments, torch.Tensor):
+        return TENSOR
+    return tuple(pattern_of(a) for a in arguments) if isinstance(arguments, (list, tuple)) else arguments
+
+
+def tensors_of(arguments: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a call, in order."""
+    if isinstance(arguments, torch.Tensor):
+        yield arguments
+    elif isinstance(arguments, (list, tuple)):
+        for argument in arguments:
+            yield from tensors_of(argument)
+
+
+def bind(forward: Callable, args: tuple, kwargs: dict) -> tuple:
+    """All arguments of a call (without self) in the order of the signature, defaults filled in."""
+    bound = inspect.signature(forward).bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    return tuple(bound.arguments.values())[1:]
+
+
+def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool = False) -> fx.Graph:
+    """The graph of `forward` for calls like `arguments`; its placeholders are the call's tensors, t0, t1, ...
+
+    With `shapes`, control flow over tensor sizes is decided by the sizes in `arguments`: such a graph holds for those only.
+    """
+    tensors = list(tensors_of(arguments))
+    names = [f"t{i}" for i in range(len(tensors))]
+    keywords = list(inspect.signature(forward).parameters)[1:]
+
+    def call(module: nn.Module, *proxies: fx.Proxy) -> Any:
+        return forward(module, **dict(zip(keywords, _refill(arguments, iter(proxies)), strict=True)))
+
+    scope: dict[str, Any] = {"call": call}
+    exec(f"def forward(self, {', '.join(names)}): return call(self, {', '.join(names)})", scope)  # fx reads these names
+    caches = {name: dict(value) for name, value in vars(module).items() if type(value) is dict and name[0] != "_"}
+    plain = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+    for name in plain:  # as buffers they become part of the graph
+        module.register_buffer(name, vars(module).pop(name))
+    own = type(module)
+    module.__class__ = type(own.__name__, (own,), {"forward": scope["forward"]})
+    answers: list | None = [] if shapes else None
+    try:
+        while True:
+            tracer = _OwnForward(answers)
+            try:
+                return tracer.trace(module)
+            except _Question as question:
+                answers.append(question.answer(module, tracer.graph, tensors))
+    except Exception as error:
+        raise Untraceable(f"torch.fx cannot trace {own.__name__}: {str(error).splitlines()[0]}") from error
+    finally:
+        module.__class__ = own
+        for name in plain:
+            del module._buffers[name]
+        vars(module).update(plain)
+        vars(module).update(caches)  # some modules cache tensors by device in a dict: no proxy may stay there
+
+
+def _refill(arguments: Any, tensors: Iterator) -> Any:
+    if isinstance(arguments, (list, tuple)):
+        return type(arguments)(_refill(a, tensors) for a in arguments)
+    return next(tensors) if isinstance(arguments, torch.Tensor) else arguments
+
+
+class _OwnForward(fx.Tracer):
+    """Traces a module's own forward; every child is a leaf, so that dropout and norms stay modules.
+
+    Questions about sizes (truth, length, whole number) stop the trace; with `answers` it goes on from the start, knowing one more.
+    """
+
+    def __init__(self, answers: list | None):
+        super().__init__()
+        self.trace_asserts = self.proxy_buffer_attributes = True
+        self.answers = answers
+        self.asked = 0
+
+    def is_leaf_module(self, module: nn.Module, qualified_name: str) -> bool:
+        return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def ask(self, node: fx.Node, kind: Callable) -> Any:
+        """The answer to a question about a node's value."""
+        if self.asked == len(self.answers):
+            raise _Question(node, kind)
+        self.asked += 1
+        return self.answers[self.asked - 1]
+
+    def to_bool(self, proxy: fx.Proxy) -> bool:
+        return super().to_bool(proxy) if self.answers is None else self.ask(proxy.node, bool)
+
+    def iter(self, proxy: fx.Proxy) -> Iterator:
+        try:
+            return super().iter(proxy)
+        except fx.proxy.TraceError:
+            if self.answers is None:
+                raise
+            return iter([proxy[i] for i in range(self.ask(proxy.node, len))])
+
+
+class _Proxy(fx.Proxy):
+    """A proxy that may be asked for sizes and written into by index."""
+
+    def __len__(self) -> int:
+        return super().__len__() if self.tracer.answers is None else self.tracer.ask(self.node, len)
+
+    def __index__(self) -> int:
+        if self.tracer.answers is None:
+            raise fx.proxy.TraceError("a traced size was used as a whole number")
+        return self.tracer.ask(self.node, operator.index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+
+class _Question(Exception):
+    """Asks for the value of a node of an unfinished graph."""
+
+    def __init__(self, node: fx.Node, kind: Callable):
+        super().__init__(f"what is {node}?")
+        self.node, self.kind = node, kind
+
+    def answer(self, module: nn.Module, graph: fx.Graph, tensors: list[torch.Tensor]) -> Any:
+        """Runs just the nodes that the question depends on."""
+        needed, queue = {self.node}, [self.node]
+        while queue:
+            new = set(queue.pop().all_input_nodes) - needed
+            needed |= new
+            queue.extend(new)
+        interpreter = fx.Interpreter(module, garbage_collect_values=False, graph=graph)
+        interpreter.args_iter = iter(tensors)
+        with torch.no_grad():
+            for node in graph.nodes:
+                if node in needed or node.op == "placeholder":
+                    interpreter.env[node] = interpreter.run_node(node)
+        value = interpreter.env[self.node]
+        if isinstance(value, torch.Tensor):
+            raise Untraceable("its control flow depends on the values of a tensor")
+        return self.kind(value)
