@@ -43,15 +43,16 @@ def attention_maps(
     """Records the softmax maps of the model's calls inside the block: {module name: (B, heads, Nq, Nk)}.
 
     `layers` is a pattern ("blocks.*.attn"), a predicate for names, an index in forward order (-1: the last), or a list
-    of these. `rows` is a slice of queries, or "class": the class token's row (B, heads, 1, Nk) of the layers that have it
-    among their queries, or have one query at all.
+    of these. `rows` is a slice of queries, or "class": the class token's row, (B, heads, 1, Nk), of the layers that
+    have it among their queries, or have one query at all.
 
     - A map is the softmax before dropout and talking heads, of the scores with all that was multiplied into or added to
       them. A mask attached with where="probabilities" is in it too: its rows then do not sum to 1.
     - It is the live tensor of the forward pass, with its gradient: detach it to keep it. With `rows`, and beside fused
       attention, it is taken from the same queries and keys, but the model's output does not depend on it.
     - Windows count as images, (B * windows, heads, n, n), where the module is given them so; else they come after the
-      heads. Heads merged with the batch are told by the module's `num_heads`; a map without heads gets one.
+      heads. Heads merged with the batch are told by the module's `num_heads`; a map without heads gets one. Tokens are
+      in the module's order (Hiera's are unrolled).
     - When a module runs again, its last call wins; several softmaxes of one call follow each other as heads.
     - What torch.compile compiled runs uncompiled inside the block.
     """

@@ -42,3 +42,13 @@ def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:
         return None
     columns = tokens // rows
     return (rows, columns) if abs(rows / columns - aspect) < 1e-6 * aspect else None
+
+
+def unrolled_order(grid: Grid, base: Grid) -> torch.Tensor:
+    """Row-major positions of tokens that Hiera keeps unrolled: 2 x 2 pooling groups outermost, down to a `base` grid."""
+    tokens = torch.arange(grid[0] * grid[1]).view(1, *grid)
+    while tokens.shape[1:] != torch.Size(base):
+        groups, rows, columns = tokens.shape
+        tokens = tokens.view(groups, rows // 2, 2, columns // 2, 2).permute(0, 2, 4, 1, 3)
+        tokens = tokens.reshape(groups * 4, rows // 2, columns // 2)
+    return tokens.flatten()

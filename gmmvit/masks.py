@@ -36,15 +36,23 @@ class SpatialMask(nn.Module):
             raise ValueError(f"heads: expected a whole number of at least 1, got {heads!r}")
         self.heads, self.share_heads = heads, share_heads
         self.rows = 1 if share_heads else heads
+        self.register_buffer("arranged_rows", None, persistent=False)
+        self.register_buffer("arranged_columns", None, persistent=False)
 
     def weight(self) -> torch.Tensor:
         """The mask without prefix tokens, (heads or 1, Nq, Nk)."""
         raise NotImplementedError
 
+    def arrange(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """For scores whose tokens are not in row-major order: the row-major position of each query and each key."""
+        self.arranged_rows, self.arranged_columns = rows, columns
+
     def full_weight(self) -> torch.Tensor:
         """The mask with neutral rows and columns for the prefix tokens, (heads or 1, Pq + Nq, Pk + Nk)."""
         rows, columns = self.prefix
         weight = self.weight()
+        if self.arranged_rows is not None:
+            weight = weight[:, self.arranged_rows[:, None], self.arranged_columns]
         return F.pad(weight, (columns, 0, rows, 0), value=0.0 if self.additive else 1.0) if rows or columns else weight
 
     def forward(self, scores: torch.Tensor) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)

@@ -11,7 +11,7 @@ import linecache
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -171,6 +171,11 @@ def compiled(graph: fx.Graph) -> Callable:
 BY_SHAPE = "by shape"  # marks a call whose graph depends on tensor sizes
 
 
+def fused_is_faster(tokens: torch.Tensor) -> bool:
+    """Whether a bias costs less in torch's fused kernel than beside the explicit product."""
+    return tokens.device.type != "cpu"
+
+
 class _Paths(dict):
     """Functions by kind of call: shared by copies, and left out of pickles, whose graphs are traced anew when called."""
 
@@ -201,7 +206,7 @@ class Rewritten:
         return self._add_path(key, arguments) if path is None else path
 
     def _fused(self, arguments: tuple) -> bool:
-        return getattr(self, "fused_attn", False) and next(tensors_of(arguments)).device.type != "cpu"
+        return getattr(self, "fused_attn", False) and fused_is_faster(next(tensors_of(arguments)))
 
     def _add_path(self, key: tuple, arguments: tuple) -> Callable:
         try:
@@ -234,7 +239,7 @@ class Reporting:
         return _blank, (self._base, Reporting), self.__dict__
 
 
-@lru_cache(maxsize=None)
+@cache
 def subclass(base: type[nn.Module], mixin: type) -> type[nn.Module]:
     """The generated subclass of a class."""
     names = {"_base": base, "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn as nn
 
 from .errors import unknown
-from .geometry import Grid, grid_of
-from .masks import KINDS
+from .geometry import Grid, grid_of, unrolled_order
+from .masks import KINDS, SpatialMask
 from .probe import Call, Found, at_rest, softmax_callers, spatial_products
 from .rewrite import CHILD, Product, Reporting, Rewritten, _Paths, subclass
-from .tracing import Untraceable
 
 PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
 
@@ -73,17 +71,28 @@ def attach(
                 f"{call.name} already has a mask named {name!r}: detach(model) first, or attach another kind"
             )
 
-    made = []
-    for call, product, grid, key_grid, prefix in places:
-        made.append(build(grid, product.heads, prefix=prefix, key_grid=key_grid).to(image.device))
+    made = [_made(build, model, *place).to(image.device) for place in places]
     sites = []
     for (call, product, grid, key_grid, prefix), built in zip(places, made, strict=True):
         _put(call, product, name, built)
         sites.append(Site(call.name, grid, key_grid, prefix, product.heads, built))
     if not isinstance(model, Reporting):
         model.__class__ = subclass(type(model), Reporting)
-    _ready(model, [call for call, *_ in places])
-    return _mark_unreached(model, image, sites)
+    try:
+        _ready(model, [call for call, *_ in places])
+    except Exception:
+        detach(model)
+        raise
+    sites = _mark_unreached(model, image, sites)
+    features = getattr(model, "forward_features", model)
+    if not any(site.reaches_output or _reaches(features, image, site) for site in sites):
+        detach(model)
+        raise ValueError(
+            f"{type(model).__name__} has no spatial self-attention to put a mask on ({sites[0].name}: its patch rows are "
+            f"never read)"
+        )
+    model.spatial_sites = [*getattr(model, "spatial_sites", ()), *sites]
+    return sites
 
 
 def masks_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -108,6 +117,7 @@ def detach(model: nn.Module) -> nn.Module:
             module.__class__ = module._base
     if isinstance(model, Reporting):
         model.__class__ = model._base
+        vars(model).pop("spatial_sites", None)
     return model
 
 
@@ -153,6 +163,20 @@ def _refusal(model: nn.Module, only: object, reasons: list[tuple[str, str]]) -> 
         for reason, names in listed.items()
     )
     return f"{kind} has no spatial self-attention to put a mask on ({told})"
+
+
+def _made(
+    build: Callable, model: nn.Module, call: Call, product: Product, grid: Grid, key_grid: Grid, prefix: int
+) -> nn.Module:
+    mask = build(grid, product.heads, prefix=prefix, key_grid=key_grid)
+    if type(call.module).__name__ == "MaskUnitAttention":  # Hiera keeps its tokens unrolled, not in row-major order
+        if not isinstance(mask, SpatialMask):
+            raise ValueError(
+                f"{call.name} does not keep its tokens in row-major order, which {type(mask).__name__} expects"
+            )
+        base = (1, 1) if call.module.use_mask_unit_attn else tuple(model.mask_spatial_shape)
+        mask.arrange(unrolled_order(grid, base), unrolled_order(key_grid, base))
+    return mask
 
 
 def _image_size(model: nn.Module, img_size: int | Grid | None) -> Grid:
@@ -210,7 +234,8 @@ def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Calla
                 raise TypeError(unknown(f"option of the mask {mask!r}", option, valid))
         build, name = KINDS[mask], mask
     elif callable(mask):
-        build, name = mask, re.sub(r"\W", "", getattr(mask, "__name__", "")) or "mask"
+        build, name = mask, getattr(mask, "__name__", "")
+        name = name if name.isidentifier() else "mask"
     else:
         raise TypeError(f"mask: expected one of {', '.join(KINDS)} or a callable that builds a mask, got {mask!r}")
 
@@ -257,30 +282,34 @@ def _ready(model: nn.Module, calls: Iterable[Call]) -> None:
 
 
 def _mark_unreached(model: nn.Module, image: torch.Tensor, sites: list[Site]) -> list[Site]:
-    """Finds the masks whose patch-patch block never reaches the output, going back from the last layer.
+    """Finds the masks that cannot change the output, going back from the last layer."""
+    marked = list(sites)
+    for i in range(len(sites) - 1, -1, -1):
+        if _reaches(model, image, sites[i]):
+            break
+        marked[i] = replace(sites[i], reaches_output=False)
+    return marked
+
+
+def _reaches(run: Callable[[torch.Tensor], object], image: torch.Tensor, site: Site) -> bool:
+    """Whether the patch-patch block of a site reaches what `run` returns.
 
     NaN in that block tells it exactly, whatever LayerScale or a head initialised to zero would hide.
     """
-    reached = list(sites)
-    for i in range(len(sites) - 1, -1, -1):
-        site = sites[i]
-        rows, columns = site.prefix if isinstance(site.prefix, tuple) else (site.prefix, site.prefix)
+    rows, columns = site.prefix if isinstance(site.prefix, tuple) else (site.prefix, site.prefix)
 
-        def poison(mask: nn.Module, args: tuple, scores: torch.Tensor, r: int = rows, c: int = columns) -> torch.Tensor:
-            scores = scores.clone()
-            scores[..., r:, c:] = float("nan")
-            return scores
+    def poison(mask: nn.Module, args: tuple, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[..., rows:, columns:] = float("nan")
+        return scores
 
-        handle = site.mask.register_forward_hook(poison)
-        try:
-            with at_rest(model):
-                output = model(image)
-        finally:
-            handle.remove()
-        if any(torch.isnan(t).any() for t in _leaves(output)):
-            break
-        reached[i] = Site(**{**vars(site), "reaches_output": False})
-    return reached
+    handle = site.mask.register_forward_hook(poison)
+    try:
+        with at_rest(run.__self__ if inspect.ismethod(run) else run):
+            output = run(image)
+    finally:
+        handle.remove()
+    return any(bool(leaf.isnan().any()) for leaf in _leaves(output))
 
 
 def _leaves(output: object) -> list[torch.Tensor]:

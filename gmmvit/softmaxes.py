@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from .probe import at_rest
@@ -38,6 +41,20 @@ def axis(input: torch.Tensor, dim: int | None = None, *_, **__) -> int | None:
     return dim
 
 
+@contextmanager
+def _beside() -> Iterator[None]:
+    """Hides a computation from other function modes, and from gradient checkpointing, which counts saved tensors."""
+
+    def unpack(tensor: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a map beside fused attention has first derivatives only: expected fused_attn = False")
+        return tensor
+
+    with saved_tensors_hooks(torch.Tensor.detach, unpack), torch._C.DisableTorchFunction():
+        yield
+
+
+@_beside()
 def fused_softmax(
     rows: slice,
     query: torch.Tensor,  # (..., Nq, d)
@@ -61,6 +78,7 @@ def fused_softmax(
     return scores.softmax(-1)
 
 
+@_beside()
 def multi_head_softmax(*args, **kwargs) -> torch.Tensor:
     """The map (B, heads, Nq, Nk) inside F.multi_head_attention_forward, before dropout."""
     call = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs)
