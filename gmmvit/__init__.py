@@ -1,7 +1,19 @@
-"""gmmvit: spatial priors (Gaussian mixture mask, element-wise mask, Gaussian attention bias) for vision transformers."""
+"""gmmvit: spatial priors (Gaussian mixture and element-wise masks, Gaussian attention bias) for vision transformers."""
 
+from .attention import attention_maps
 from .masks import ElementMask, GaussianBias, GaussianMixtureMask
+from .models import create_model
 from .sites import Site, attach, detach, masks_of
 
-__all__ = ["ElementMask", "GaussianBias", "GaussianMixtureMask", "Site", "attach", "detach", "masks_of"]
+__all__ = [
+    "ElementMask",
+    "GaussianBias",
+    "GaussianMixtureMask",
+    "Site",
+    "attach",
+    "attention_maps",
+    "create_model",
+    "detach",
+    "masks_of",
+]
 __version__ = "0.1.0"

@@ -49,7 +49,8 @@ def attention_maps(
     - A map is the softmax before dropout and talking heads, of the scores with all that was multiplied into or added to
       them. A mask attached with where="probabilities" is in it too: its rows then do not sum to 1.
     - It is the live tensor of the forward pass, with its gradient: detach it to keep it. With `rows`, and beside fused
-      attention, it is taken from the same queries and keys, but the model's output does not depend on it.
+      attention (there with first derivatives only), it is taken from the same queries and keys, but the model's output
+      does not depend on it.
     - Windows count as images, (B * windows, heads, n, n), where the module is given them so; else they come after the
       heads. Heads merged with the batch are told by the module's `num_heads`; a map without heads gets one. Tokens are
       in the module's order (Hiera's are unrolled).

@@ -17,12 +17,13 @@ Step = Callable[[], None]
 
 
 def interleaved(steps: dict[str, Step], rounds: int = 7, say: Callable[[str], None] = print) -> dict[str, float]:
-    """The best seconds of each step, all steps taking turns, after one round that warms up."""
+    """The best seconds of each step, all steps taking turns in changing order, after one round that warms up."""
     best = dict.fromkeys(steps, float("inf"))
     for turn in range(rounds + 1):
-        for name, step in steps.items():
+        names = list(steps)[turn % len(steps) :] + list(steps)[: turn % len(steps)]
+        for name in names:
             start = time.perf_counter()
-            step()
+            steps[name]()
             if turn:
                 best[name] = min(best[name], time.perf_counter() - start)
         if turn:

@@ -9,6 +9,7 @@ import torch
 import torch.nn as nn
 
 from .bench import interleaved, saved_bytes, set_fused, training_step
+from .memory import keep_freed_memory
 from .sites import attach
 
 ARMS: dict[str, dict] = {"gmm": {"kernels": 5}, "elm": {}, "gab": {}}
@@ -17,7 +18,7 @@ ARMS: dict[str, dict] = {"gmm": {"kernels": 5}, "elm": {}, "gab": {}}
 def bench_masks(
     model: str = "gmmvit_vit",
     batch: int = 128,
-    rounds: int = 9,
+    rounds: int = 20,
     dtype: torch.dtype | None = torch.bfloat16,
     device: str | torch.device = "cpu",
     say: Callable[[str], None] = print,
@@ -31,6 +32,7 @@ def bench_masks(
             attach(fresh, mask, **ARMS[mask])
         return fresh.to(device).train()
 
+    keep_freed_memory()
     models = {"explicit": set_fused(built(), False), "fused": set_fused(built(), True)}
     models |= {mask: built(mask) for mask in ARMS}
     size = models["fused"].pretrained_cfg["input_size"]

@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("what", choices=("masks",))
     verb.add_argument("--model", default="gmmvit_vit", help="a model of timm (default: the 2.7M ViT)")
     verb.add_argument("--batch", type=int, default=128)
-    verb.add_argument("--rounds", type=int, default=9)
+    verb.add_argument("--rounds", type=int, default=20)
     verb.add_argument("--device")
     verb.add_argument("--out", type=Path, default=Path("reports/bench/masks.json"))
     verb.set_defaults(call=bench)

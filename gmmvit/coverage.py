@@ -1,4 +1,4 @@
-"""timm's model files that have attention: those `attach` works on, each with a small configuration, and those it refuses."""
+"""timm's model files that have attention: those `attach` works on, with a small configuration, and those it refuses."""
 
 from __future__ import annotations
 

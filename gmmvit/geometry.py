@@ -1,4 +1,4 @@
-"""Token grids: squared distances between patch centres, their few distinct values, and the grid behind a token count."""
+"""Token grids: squared distances of patch centres, their few distinct values, the grid behind a token count."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def patch_centres(grid: Grid, cells: Grid | None = None) -> torch.Tensor:
 
 
 @lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what is cached must serve training, whoever asks first
 def squared_distances(grid: Grid, key_grid: Grid | None = None) -> Distances:
     """d2 = dy^2 + dx^2 between query and key patch centres, in steps of the finer of the two grids."""
     key_grid = key_grid or grid
@@ -37,7 +38,7 @@ def squared_distances(grid: Grid, key_grid: Grid | None = None) -> Distances:
 
 def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:
     """The (rows, columns) with rows * columns == tokens and rows / columns == aspect, or None where there is none."""
-    rows = round((tokens * aspect) ** 0.5)
+    rows = round((max(tokens, 0) * aspect) ** 0.5)
     if rows < 1 or tokens % rows:
         return None
     columns = tokens // rows
@@ -45,7 +46,7 @@ def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:
 
 
 def unrolled_order(grid: Grid, base: Grid) -> torch.Tensor:
-    """Row-major positions of tokens that Hiera keeps unrolled: 2 x 2 pooling groups outermost, down to a `base` grid."""
+    """Row-major positions of tokens that Hiera keeps unrolled: 2 x 2 pooling groups outermost, `base` grid last."""
     tokens = torch.arange(grid[0] * grid[1]).view(1, *grid)
     while tokens.shape[1:] != torch.Size(base):
         groups, rows, columns = tokens.shape

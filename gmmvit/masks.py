@@ -5,17 +5,33 @@ from __future__ import annotations
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from .errors import unknown
 from .geometry import Grid, squared_distances
 
-SIGMA_EPS = 1e-5  # the mixture's formula has sigma^2 + 1e-5, so that a sigma of 0 is allowed
+
+class _Expand(torch.autograd.Function):
+    """Tensor.expand over leading dimensions, whose backward sum is a product with ones: on a CPU faster than sum."""
+
+    @staticmethod
+    def forward(ctx, weight: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        ctx.shape = weight.shape
+        return weight.expand(shape)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        if gradient.device.type != "cpu":
+            return gradient.sum_to_size(ctx.shape), None
+        rows = gradient.reshape(-1, ctx.shape.numel())
+        return (rows.new_ones(1, len(rows)) @ rows).view(ctx.shape), None
 
 
 class SpatialMask(nn.Module):
     """A weight for every (query patch, key patch) that meets the attention scores; prefix tokens are left alone."""
 
     additive = False  # scores + weight instead of scores * weight
+    takes_scale = True  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
     where = "scores"  # or "probabilities": after the softmax
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
 
@@ -32,7 +48,7 @@ class SpatialMask(nn.Module):
         self.grid = _pair("grid", grid, least=1)
         self.key_grid = self.grid if key_grid is None else _pair("key_grid", key_grid, least=1)
         self.prefix = _pair("prefix", (prefix, prefix) if isinstance(prefix, int) else prefix, least=0)
-        if not isinstance(heads, int) or heads < 1:
+        if type(heads) is not int or heads < 1:
             raise ValueError(f"heads: expected a whole number of at least 1, got {heads!r}")
         self.heads, self.share_heads = heads, share_heads
         self.rows = 1 if share_heads else heads
@@ -55,9 +71,13 @@ class SpatialMask(nn.Module):
             weight = weight[:, self.arranged_rows[:, None], self.arranged_columns]
         return F.pad(weight, (columns, 0, rows, 0), value=0.0 if self.additive else 1.0) if rows or columns else weight
 
-    def forward(self, scores: torch.Tensor) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
+    def forward(self, scores: torch.Tensor, scale: float = 1.0) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
+        """The scores with the mask in them; a factor of all scores costs nothing on the way (multiplicative masks)."""
         self.check(scores.shape)
-        weight = self.full_weight().to(scores.dtype)
+        weight = self.full_weight()
+        if scale != 1.0:
+            weight = weight * scale
+        weight = _Expand.apply(weight.to(scores.dtype), scores.shape)
         return scores + weight if self.additive else scores * weight
 
     def check(self, shape: torch.Size) -> None:
@@ -68,7 +88,7 @@ class SpatialMask(nn.Module):
                 f"{type(self).__name__} was built for {expected[0]} x {expected[1]} scores ({self._place()}) and got "
                 f"scores of shape {tuple(shape)}: use the image size it was attached for, or attach it anew"
             )
-        if shape[-3] != self.heads and self.rows > 1:
+        if shape[-3] != self.heads and not self.share_heads:
             raise ValueError(
                 f"{type(self).__name__} has {self.heads} heads and got scores of {shape[-3]}: {tuple(shape)}"
             )
@@ -87,28 +107,53 @@ class SpatialMask(nn.Module):
         return f"{self._place()}, heads={self.heads}{' (shared)' if self.share_heads else ''}"
 
 
+class _Mixture(torch.autograd.Function):
+    """sum_k alpha_k exp(-d2 / (2 (sigma_k^2 + eps))) of all pairs: autograd's thirty small steps cost 1 ms a layer."""
+
+    @staticmethod
+    def forward(ctx, sigma, alpha, d2, pair, eps):  # (K, rows), (K, rows), (U,), (Nq * Nk,)
+        variance = sigma.square().add_(eps)
+        gauss = torch.exp((-0.5 / variance)[..., None] * d2)  # (K, rows, U)
+        ctx.save_for_backward(sigma, alpha, variance, gauss, d2, pair)
+        return (alpha[..., None] * gauss).sum(0).index_select(1, pair)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):  # (rows, Nq * Nk)
+        sigma, alpha, variance, gauss, d2, pair = ctx.saved_tensors
+        summed = gradient.new_zeros(gauss.shape[1:]).index_add_(1, pair, gradient)  # (rows, U)
+        weighted = summed * gauss  # (K, rows, U)
+        return (weighted @ d2) * (alpha * sigma / variance.square()), weighted.sum(-1), None, None, None
+
+
 class GaussianMask(SpatialMask):
-    """What the two Gaussian masks have in common: a function of the distinct squared distances, gathered to pairs."""
+    """What the two Gaussian masks have in common: mixtures over the few distinct distances, gathered to pairs."""
+
+    eps = 0.0
 
     def __init__(self, grid: Grid, heads: int, **place):
         super().__init__(grid, heads, **place)
         distances = squared_distances(self.grid, self.key_grid)
-        self.register_buffer("d2", distances.values.float(), persistent=False)  # (U,)
+        # kept as bits, so that model.half() cannot round them: in bfloat16 neighbouring distances would be equal
+        self.register_buffer("d2_bits", distances.values.float().view(torch.int32), persistent=False)  # (U,)
         self.register_buffer("pair", distances.index, persistent=False)  # (Nq * Nk,)
 
-    def profile(self) -> torch.Tensor:
-        """The weight at each distinct squared distance, (heads or 1, U)."""
+    def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """sigma and alpha of the kernels, (K, heads or 1) each."""
         raise NotImplementedError
 
     def weight(self) -> torch.Tensor:
-        n_q, n_k = self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
-        return self.profile().index_select(1, self.pair).view(self.rows, n_q, n_k)
+        sigma, alpha = (values.float() for values in self.mixture())
+        with torch.autocast(self.pair.device.type, enabled=False):
+            flat = _Mixture.apply(sigma, alpha, self.d2_bits.view(torch.float32), self.pair, self.eps)
+        return flat.view(self.rows, self.grid[0] * self.grid[1], -1)
 
 
 class GaussianMixtureMask(GaussianMask):
     """M_ij = sum_k alpha_k exp(-d2_ij / (2 (sigma_k^2 + 1e-5))), multiplied into the scores (GMM, arXiv 2309.05375)."""
 
     scalars = ("sigma", "alpha")
+    eps = 1e-5  # the paper's code has sigma^2 + 1e-5, so that a sigma of 0 is allowed
 
     def __init__(
         self,
@@ -132,9 +177,8 @@ class GaussianMixtureMask(GaussianMask):
         self.sigma = nn.Parameter(_normal("sigma_init", sigma_init, (kernels, self.rows)))
         self.alpha = nn.Parameter(_normal("alpha_init", alpha_init, (kernels, self.rows)))
 
-    def profile(self) -> torch.Tensor:
-        precision = 1 / (2 * (self.sigma.float().square() + SIGMA_EPS))  # (K, rows)
-        return (self.alpha.float()[..., None] * torch.exp(-precision[..., None] * self.d2)).sum(0)
+    def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.sigma, self.alpha
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, kernels={self.kernels}" + (
@@ -166,7 +210,7 @@ class ElementMask(SpatialMask):
 class GaussianBias(GaussianMask):
     """B_ij = A^2 exp(-d2_ij / (2 sigma^2)), added to the scores (GAB, arXiv 2305.04722)."""
 
-    additive = True
+    additive, takes_scale = True, False
     scalars = ("amplitude", "sigma")
 
     def __init__(
@@ -186,9 +230,8 @@ class GaussianBias(GaussianMask):
         self.amplitude = nn.Parameter(torch.full((self.rows,), float(amplitude)))
         self.sigma = nn.Parameter(torch.full((self.rows,), float(sigma)))
 
-    def profile(self) -> torch.Tensor:
-        precision = 1 / (2 * self.sigma.float().square())  # (rows,)
-        return self.amplitude.float().square()[:, None] * torch.exp(-precision[:, None] * self.d2)
+    def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.sigma[None], self.amplitude.square()[None]
 
 
 KINDS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
@@ -212,6 +255,11 @@ def _pair(name: str, value: object, least: int) -> tuple[int, int]:
 
 
 def _normal(name: str, mean_sd: tuple[float, float], shape: tuple[int, ...]) -> torch.Tensor:
-    if not (isinstance(mean_sd, (tuple, list)) and len(mean_sd) == 2 and mean_sd[1] >= 0):
+    if not (
+        isinstance(mean_sd, (tuple, list))
+        and len(mean_sd) == 2
+        and all(isinstance(v, (int, float)) for v in mean_sd)
+        and mean_sd[1] >= 0
+    ):
         raise ValueError(f"{name}: expected (mean, standard deviation), got {mean_sd!r}")
     return mean_sd[0] + mean_sd[1] * torch.randn(shape)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn as nn
 from timm.layers import GELU
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,7 +29,8 @@ def cost(model: nn.Module, img_size: int | tuple[int, int] | None = None) -> Cos
     weight = next(p for p in model.parameters() if p.is_floating_point())
     image = weight.new_zeros((1, *_input_size(model, img_size))).requires_grad_()
     flops, layers, macs = FlopCounterMode(display=False), _AttentionLayers(), []
-    with _in_eval_mode(model), _paper_hooks(model, macs), torch.enable_grad(), flops, layers:
+    explicit = sdpa_kernel(SDPBackend.MATH)  # older counters do not know the CPU's fused kernel
+    with _in_eval_mode(model), _paper_hooks(model, macs), torch.enable_grad(), explicit, flops, layers:
         model(image)  # with gradients: without them fused paths hide products from the counter
     return Cost(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),

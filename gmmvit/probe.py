@@ -106,7 +106,7 @@ class Found:
 
 
 def spatial_products(call: Call) -> Found:
-    """Traces a module and marks one input token with NaN: scores of which only its rows and columns turn NaN are spatial."""
+    """Traces a module and marks one input token with NaN: scores are spatial where only its row and column turn NaN."""
     found = Found(call)
     if type(call.module).__name__ == "HaloAttn":
         found.reasons.append("its keys are a halo around the block of queries, not the same grid")
@@ -196,7 +196,7 @@ def _heads(marked: torch.Tensor) -> tuple[int, int | None]:
         if marked.shape[dim] > 1 and marked.any(dim).equal(marked.all(dim)):
             return marked.shape[dim], dim - marked.ndim - 2
     if marked.ndim > 1:
-        return 1, -3
+        return 1, -3 if marked.shape[-1] == 1 else 0
     return int(marked.sum()), None
 
 

@@ -1,7 +1,8 @@
 """Rewrites attention modules with torch.fx: masks are called on their scaled query-key products, all else stays.
 
-A module stays itself (attributes, children, parameter names). Its class becomes a generated subclass whose `forward` runs
-the rewritten graph that fits the call: one for each mode (training or not) and pattern of absent, tensor and plain arguments.
+A module stays itself (attributes, children, parameter names). Its class becomes a generated subclass whose `forward`
+runs the rewritten graph that fits the call: one for each mode (training or not) and pattern of absent, tensor and plain
+arguments.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ class Product:
     ordinal: int
     scalings: int  # factors applied to the scores after the product
     heads: int
-    head_dim: (
-        int | None
-    )  # where the heads stand, from the end; None where they share the first dimension with the batch
+    head_dim: int | None  # where the heads stand, from the end; None: in one dimension with the batch; 0: nowhere
     queries: int
     keys: int
 
@@ -45,12 +44,16 @@ class Product:
         """Brings scores to (..., heads, Nq, Nk)."""
         if self.head_dim is None:
             return graph.call_method("unflatten", (scores, 0, (-1, self.heads)))
+        if self.head_dim == 0:
+            return graph.call_method("unsqueeze", (scores, -3))
         return scores if self.head_dim == -3 else graph.call_method("movedim", (scores, self.head_dim, -3))
 
     def from_mask(self, graph: fx.Graph, scores: fx.Node) -> fx.Node:
         """Undoes `to_mask`."""
         if self.head_dim is None:
             return graph.call_method("flatten", (scores, 0, 1))
+        if self.head_dim == 0:
+            return graph.call_method("squeeze", (scores, -3))
         return scores if self.head_dim == -3 else graph.call_method("movedim", (scores, -3, self.head_dim))
 
 
@@ -123,17 +126,33 @@ def _into_scores(module: Rewritten, graph: fx.Graph) -> None:
         if product.ordinal >= len(nodes):
             raise Untraceable(f"{type(module).__name__}: expected product {product.ordinal + 1}, found {len(nodes)}")
         raw, softmax = nodes[product.ordinal]
-        where = getattr(getattr(module, CHILD)[key], "where", "scores")
-        place = places.get((product.ordinal, where))
+        mask = getattr(module, CHILD)[key]
+        where = getattr(mask, "where", "scores")
+        place, extra = places.get((product.ordinal, where)), ()
         if place is None:
             place = softmax if where == "probabilities" else scaled(raw, product.scalings)
+            if where == "scores" and getattr(mask, "takes_scale", False):
+                extra = (_take_scale(graph, raw),)
         users = list(place.users)
-        anchor = place.next
-        with graph.inserting_before(anchor):
-            last = product.from_mask(graph, graph.call_module(f"{CHILD}.{key}", (product.to_mask(graph, place),)))
+        with graph.inserting_before(place.next):
+            call = graph.call_module(f"{CHILD}.{key}", (product.to_mask(graph, place), *extra))
+            last = product.from_mask(graph, call)
         for user in users:
             user.replace_input_with(place, last)
         places[product.ordinal, where] = last
+
+
+def _take_scale(graph: fx.Graph, product: fx.Node) -> float:
+    """Takes a constant factor off the query or key of a product: the mask multiplies by it for free."""
+    for node in product.all_input_nodes:
+        while node.op == "call_method" and node.target == "transpose" and len(node.users) == 1:
+            node = node.args[0]
+        factor = node.args[1] if node.target is operator.mul and len(node.args) == 2 else None
+        if isinstance(factor, float) and isinstance(node.args[0], fx.Node) and len(node.users) == 1:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            return factor
+    return 1.0
 
 
 def _into_fused(module: Rewritten, graph: fx.Graph) -> None:
@@ -177,7 +196,7 @@ def fused_is_faster(tokens: torch.Tensor) -> bool:
 
 
 class _Paths(dict):
-    """Functions by kind of call: shared by copies, and left out of pickles, whose graphs are traced anew when called."""
+    """Functions by kind of call: shared by copies, left out of pickles, which trace their graphs anew when called."""
 
     def __deepcopy__(self, memo: dict) -> _Paths:
         return _Paths(self)

@@ -45,10 +45,10 @@ def attach(
     img_size: int | Grid | None = None,
     **options,
 ) -> list[Site]:
-    """Puts a mask ("gmm", "elm", "gab" or a callable that builds one) on every spatial self-attention; returns the sites.
+    """Puts a mask ("gmm", "elm", "gab" or a callable that builds one) on every spatial self-attention: the sites.
 
-    `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only where
-    the model does not tell the image size it was built for.
+    `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only
+    where the model does not tell the image size it was built for.
     """
     build, name = _builder(mask, options)
     size = _image_size(model, img_size)
@@ -88,8 +88,8 @@ def attach(
     if not any(site.reaches_output or _reaches(features, image, site) for site in sites):
         detach(model)
         raise ValueError(
-            f"{type(model).__name__} has no spatial self-attention to put a mask on ({sites[0].name}: its patch rows are "
-            f"never read)"
+            f"{type(model).__name__} has no spatial self-attention to put a mask on "
+            f"({sites[0].name}: its patch rows are never read)"
         )
     model.spatial_sites = [*getattr(model, "spatial_sites", ()), *sites]
     return sites
@@ -265,7 +265,7 @@ def _put(call: Call, product: Product, name: str, mask: nn.Module) -> None:
     module._paths = _Paths()
     if module._fused_before is not None:
         module.fused_attn = module._fused_before and all(
-            getattr(each, "additive", False) and place.head_dim is not None
+            getattr(each, "additive", False) and place.head_dim
             for (place, _), each in zip(module._sites, masks.values(), strict=True)
         )
 

@@ -44,7 +44,7 @@ def bind(forward: Callable, args: tuple, kwargs: dict) -> tuple:
 def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool = False) -> fx.Graph:
     """The graph of `forward` for calls like `arguments`; its placeholders are the call's tensors, t0, t1, ...
 
-    With `shapes`, control flow over tensor sizes is decided by the sizes in `arguments`: such a graph holds for those only.
+    With `shapes`, control flow over tensor sizes is decided by those of `arguments`: the graph holds for them only.
     """
     tensors = list(tensors_of(arguments))
     names = [f"t{i}" for i in range(len(tensors))]
@@ -88,7 +88,8 @@ def _refill(arguments: Any, tensors: Iterator) -> Any:
 class _OwnForward(fx.Tracer):
     """Traces a module's own forward; every child is a leaf, so that dropout and norms stay modules.
 
-    Questions about sizes (truth, length, whole number) stop the trace; with `answers` it goes on from the start, knowing one more.
+    Questions about sizes (truth, length, whole number) stop the trace; with `answers` it starts again, knowing one
+    more.
     """
 
     def __init__(self, answers: list | None):

@@ -11,6 +11,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torchvision
 from conftest import redraw
+from timm.models.pit import PoolingVisionTransformer
 from timm.models.volo import VOLO
 
 import gmmvit
@@ -18,6 +19,15 @@ from gmmvit.attention import attention_maps
 
 SIZE = {"img_size": 64, "num_classes": 5}
 VIT = {**SIZE, "embed_dim": 48, "depth": 2, "num_heads": 3}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads only wait for each other over tensors as small as these."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def vit(**options):
@@ -100,21 +110,34 @@ def window_attention(module, x, mask=None):
     return normalised(scores)
 
 
-def mixture(mask):
-    """sum_k alpha_k exp(-d2 / (2 (sigma_k^2 + 1e-5))) on a square grid, and 1 for one prefix token."""
+def by_distance(mask, function, neutral):
+    """A function of squared distances on a square grid, beside the neutral row and column of one prefix token."""
     side = mask.grid[0]
-    full = torch.ones(mask.heads, side * side + 1, side * side + 1, dtype=torch.float64)
+    full = torch.full((mask.rows, side * side + 1, side * side + 1), neutral, dtype=torch.float64)
     for i in range(side * side):
         for j in range(side * side):
-            d2 = (i // side - j // side) ** 2 + (i % side - j % side) ** 2
-            gaussians = torch.exp(-d2 / (2 * (mask.sigma.double().cpu() ** 2 + 1e-5)))  # (K, heads)
-            full[:, i + 1, j + 1] = (mask.alpha.double().cpu() * gaussians).sum(0)
+            full[:, i + 1, j + 1] = function((i // side - j // side) ** 2 + (i % side - j % side) ** 2)
     return full.to(mask.sigma.device)
+
+
+def mixture(mask):
+    sigma, alpha = mask.sigma.double().cpu(), mask.alpha.double().cpu()  # (K, heads)
+    return by_distance(mask, lambda d2: (alpha * torch.exp(-d2 / (2 * (sigma**2 + 1e-5)))).sum(0), 1.0)
+
+
+def bias(mask):
+    sigma, amplitude = mask.sigma.double().cpu(), mask.amplitude.double().cpu()  # (1,)
+    return by_distance(mask, lambda d2: amplitude**2 * torch.exp(-d2 / (2 * sigma**2)), 0.0)
 
 
 def masked_attention(module, x, **_):
     query, key, _ = project(module.qkv, x, module.num_heads)
     return normalised(products(query, key) * mixture(module.spatial_masks.gmm))
+
+
+def biased_attention(module, x, **_):
+    query, key, _ = project(module.qkv, x, module.num_heads)
+    return normalised(products(query, key) + bias(module.spatial_masks.gab))
 
 
 def afterwards_masked_attention(module, x, **_):
@@ -143,8 +166,17 @@ CASES = {  # how to build it; its attention layers and the reference of each
         dict.fromkeys(blocks(2), self_attention),
     ),
     "pit": (
-        lambda: timm.create_model("pit_ti_224", img_size=96, num_classes=5),
-        {f"transformers.{i}.blocks.{j}.attn": self_attention for i, n in enumerate((2, 6, 4)) for j in range(n)},
+        lambda: PoolingVisionTransformer(
+            **SIZE,
+            patch_size=16,
+            stride=8,
+            stem_type="overlap",
+            base_dims=(16, 16, 16),
+            depth=(1, 1),
+            heads=(2, 4),
+            mlp_ratio=2,
+        ),
+        {f"transformers.{i}.blocks.0.attn": self_attention for i in range(2)},
     ),
     "cait": (
         lambda: timm.create_model("cait_xxs24_224", **SIZE, embed_dim=48, depth=2),
@@ -179,15 +211,11 @@ CASES = {  # how to build it; its attention layers and the reference of each
         lambda: torchvision.models.VisionTransformer(64, 16, 2, 2, 16, 32, num_classes=5),
         dict.fromkeys(blocks(2, "encoder.layers.encoder_layer_{}.self_attention"), torch_attention),
     ),
-    "vit with masked scores": (
-        vit,
-        dict.fromkeys(blocks(2), masked_attention),
-    ),
-    "vit with masked probabilities": (
-        vit,
-        dict.fromkeys(blocks(2), afterwards_masked_attention),
-    ),
+    "gmm on scores": (vit, dict.fromkeys(blocks(2), masked_attention)),
+    "gmm on probabilities": (vit, dict.fromkeys(blocks(2), afterwards_masked_attention)),
+    "gab": (vit, dict.fromkeys(blocks(2), biased_attention)),
 }
+ATTACHED = {"gmm on scores": {}, "gmm on probabilities": {"where": "probabilities"}, "gab": {}}
 
 
 @pytest.mark.parametrize("fused", [False, True], ids=["explicit", "fused"])
@@ -196,10 +224,9 @@ def test_maps_equal_a_hand_computation(case, fused, device):
     build, references = CASES[case]
     torch.manual_seed(0)
     model = set_fused(build(), fused).eval()
-    if "masked" in case:
-        gmmvit.attach(model, "gmm", where=case.split()[-1])
-    side = 96 if case == "pit" else 64
-    image = torch.randn(2, 3, side, side)
+    if case in ATTACHED:
+        gmmvit.attach(model, case[:3], **ATTACHED[case])
+    image = torch.randn(2, 3, 64, 64)
     model, image = redraw(model, image).to(device), image.to(device)
     inputs, modules = {}, dict(model.named_modules())
     handles = [
@@ -225,7 +252,7 @@ def test_maps_equal_a_hand_computation(case, fused, device):
         expected = reference(modules[name], *args, **kwargs)
         assert maps[name].shape == expected.shape
         torch.testing.assert_close(maps[name].double(), expected, atol=1e-5, rtol=0)
-        if case != "vit with masked probabilities":
+        if case != "gmm on probabilities":
             assert (maps[name].sum(-1) - 1).abs().max() < 1e-5
         assert maps[name].std() > 1e-3, "the maps are flat: this test is empty"
 
@@ -280,13 +307,21 @@ def test_a_map_is_the_live_tensor_that_meets_the_values():
     assert all(gradient.abs().max() > 0 for gradient in gradients)
 
 
-def test_maps_beside_fused_attention_reach_the_weights():
-    model, image = set_fused(vit(), True), torch.randn(2, 3, 64, 64)
-    with attention_maps(model, -1, rows="class") as maps:
-        model(image)
-    (attention,) = maps.values()
-    attention[..., 1:].square().sum().backward()
-    assert model.blocks[1].attn.qkv.weight.grad.abs().max() > 0
+def test_maps_beside_fused_attention_have_the_gradients_of_explicit_ones():
+    model, image = vit(), torch.randn(2, 3, 64, 64)
+    gradients = []
+    for fused in (False, True):
+        with attention_maps(set_fused(model, fused), -1, rows="class") as maps:
+            model(image)
+        (attention,) = maps.values()
+        loss = attention[..., 1:].square().sum()
+        weights = [model.blocks[1].attn.qkv.weight, model.patch_embed.proj.weight]
+        gradients.append(torch.autograd.grad(loss, weights, retain_graph=True))
+    for explicit, beside in zip(*gradients, strict=True):
+        assert explicit.abs().max() > 0
+        torch.testing.assert_close(beside, explicit, rtol=1e-4, atol=1e-7)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(loss, weights, create_graph=True)
 
 
 def test_the_last_call_wins():
@@ -366,7 +401,7 @@ def test_layers(layers, expected, fused):
 @pytest.mark.parametrize("case", ["vit", "deit, distilled", "pit", "cait", "volo", "xcit, 16 channels, 16 tokens"])
 def test_rows(case, fused):
     model = set_fused(CASES[case][0](), fused).eval()
-    image = torch.randn(1, 3, *(2 * [96 if case == "pit" else 64]))
+    image = torch.randn(1, 3, 64, 64)
     output, everything = run(model, image)
     sliced = run(model, image, rows=slice(1, 4))[1]
     same_maps(sliced, {name: attention[..., 1:4, :] for name, attention in everything.items()})
@@ -383,6 +418,12 @@ def test_class_rows_of_an_oblong_image():
     assert [tuple(attention.shape) for attention in rows.values()] == 2 * [(2, 3, 1, 9)]
 
 
+def test_class_rows_beside_registers():
+    model = vit(reg_tokens=4).eval()
+    image = torch.randn(1, 3, 64, 64)
+    same_maps(run(model, image, rows="class")[1], run(model, image, rows=slice(0, 1))[1])
+
+
 def test_class_rows_need_a_class_token():
     image = torch.randn(1, 3, 64, 64)
     for model in (CASES["swin"][0](), vit(class_token=False, reg_tokens=4, global_pool="avg")):
@@ -391,6 +432,45 @@ def test_class_rows_need_a_class_token():
     cait = CASES["cait"][0]()
     with pytest.raises(ValueError, match="no class token"):
         run(cait, image, "blocks.*", rows="class")
+
+
+# ---- what is a map over tokens --------------------------------------------------------------------------------------
+
+
+class Gate(nn.Module):
+    """A softmax of no query-key product."""
+
+    def forward(self, x):
+        return x * x.softmax(-1)
+
+
+class OverQueries(nn.Module):
+    """Products that meet softmaxes, but none over keys."""
+
+    def forward(self, x):  # (B, N, C)
+        scores = x @ x.transpose(1, 2)
+        gates = scores.mean(2, keepdim=True).expand(-1, -1, 8).softmax(-1)  # over something that is not the keys
+        return scores.softmax(1) @ x * gates.amax(-1, keepdim=True)
+
+
+class Normed(nn.Module):
+    """Attention over 16 tokens of 16 channels, behind a norm over all of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(1, 16)
+
+    def forward(self, x):  # (B, 16, 16)
+        x = self.norm(x.transpose(1, 2)).transpose(1, 2)
+        return (x @ x.transpose(1, 2)).softmax(-1) @ x
+
+
+def test_other_softmaxes_are_no_maps():
+    model = nn.Sequential(OverQueries(), Normed(), Gate())
+    with attention_maps(model) as maps:
+        model(torch.randn(2, 16, 16))
+    assert list(maps) == ["1"]
+    assert maps["1"].shape == (2, 1, 16, 16)
 
 
 # ---- how maps are laid out ------------------------------------------------------------------------------------------
@@ -428,24 +508,22 @@ def test_heads_merged_with_the_batch_or_in_turn(merged):
 @pytest.mark.parametrize(
     ("name", "options", "shape"),
     [
-        ("samvit_base_patch16", {"img_size": 64, "global_attn_indexes": (), "window_size": 2}, (8, 3, 4, 4)),
-        ("nest_tiny", {}, (2, 3, 16, 1, 1)),
-        ("twins_svt_small", {"embed_dims": (16, 32, 48, 64)}, (2, 2, 9, 49, 49)),
-        ("efficientvit_m0", {}, (2, 4, 16, 16)),
+        (
+            "samvit_base_patch16",
+            {"img_size": 64, "depth": 1, "embed_dim": 48, "num_heads": 3, "global_attn_indexes": (), "window_size": 2},
+            (8, 3, 4, 4),  # 4 windows for each of two images
+        ),
+        ("nest_tiny", {"img_size": 64}, (2, 3, 16, 16, 16)),
+        ("twins_svt_small", {"embed_dims": (16, 32, 48, 64), "depths": (1, 1, 1, 1)}, (2, 2, 9, 49, 49)),
     ],
 )
-def test_layouts_of_windows_and_heads(name, options, shape, device):
-    """SAM merges heads with the batch, Nest and Twins have windows of their own, EfficientViT takes head by head."""
-    size = {"nest_tiny": 64, "twins_svt_small": 64, "efficientvit_m0": 64}
-    if name.startswith("samvit"):
-        options = {**options, "depth": 1, "embed_dim": 48, "num_heads": 3}
-    elif name != "efficientvit_m0" and name != "twins_svt_small":
-        options = {**options, "img_size": 64}
+def test_heads_come_second_in_windows_of_every_layout(name, options, shape, device):
+    """SAM merges heads with the batch, Twins has windows before the heads, Nest after them."""
     model = timm.create_model(name, num_classes=5, **options).eval().to(device)
-    image = torch.randn(2, 3, size.get(name, 64), size.get(name, 64), device=device)
-    maps = [run(set_fused(model, fused), image)[1] for fused in (False, True)]
-    print(next(iter(maps[0].values())).shape)
-    same_maps(*maps, atol=1e-5, rtol=0)
+    image = torch.randn(2, 3, 64, 64, device=device)
+    explicit, fused = (run(set_fused(model, fused), image)[1] for fused in (False, True))
+    assert next(iter(explicit.values())).shape == shape
+    same_maps(fused, explicit, atol=1e-5, rtol=0)
 
 
 class Fused(nn.Module):
