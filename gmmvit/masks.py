@@ -31,6 +31,7 @@ class SpatialMask(nn.Module):
     """A weight for every (query patch, key patch) that meets the attention scores; prefix tokens are left alone."""
 
     additive = False  # scores + weight instead of scores * weight
+    takes_product = False  # may be handed query and key instead of their product
     takes_scale = True  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
     where = "scores"  # or "probabilities": after the softmax
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
@@ -229,6 +230,22 @@ class GaussianBias(GaussianMask):
             raise ValueError(f"sigma: expected a width other than 0, got {sigma!r}")
         self.amplitude = nn.Parameter(torch.full((self.rows,), float(amplitude)))
         self.sigma = nn.Parameter(torch.full((self.rows,), float(sigma)))
+
+    @property
+    def takes_product(self) -> bool:
+        """Whether it may be handed query and key: a bias that all heads share costs less inside their product."""
+        return self.share_heads
+
+    def forward(self, scores: torch.Tensor, key: torch.Tensor | None = None) -> torch.Tensor:
+        """The scores with the bias added; or, of a query (..., Nq, d) and a key (..., d, Nk), their product with it."""
+        if key is None:
+            return super().forward(scores)
+        query, shape = scores, (*scores.shape[:-1], key.shape[-1])
+        self.check(shape)
+        keys = key.expand(*shape[:-2], *key.shape[-2:]).reshape(-1, *key.shape[-2:])  # fewer heads than the query's
+        queries = query.reshape(-1, *query.shape[-2:])
+        bias = _Expand.apply(self.full_weight().to(query.dtype), (len(queries), *shape[-2:]))
+        return torch.baddbmm(bias, queries, keys).view(shape)
 
     def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma[None], self.amplitude.square()[None]

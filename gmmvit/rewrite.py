@@ -133,6 +133,10 @@ def _into_scores(module: Rewritten, graph: fx.Graph) -> None:
             place = softmax if where == "probabilities" else scaled(raw, product.scalings)
             if where == "scores" and getattr(mask, "takes_scale", False):
                 extra = (_take_scale(graph, raw),)
+            elif product.head_dim == -3 and raw is place and _is_plain(raw) and getattr(mask, "takes_product", False):
+                raw.op, raw.target = "call_module", f"{CHILD}.{key}"
+                places[product.ordinal, where] = raw
+                continue
         users = list(place.users)
         with graph.inserting_before(place.next):
             call = graph.call_module(f"{CHILD}.{key}", (product.to_mask(graph, place), *extra))
@@ -140,6 +144,10 @@ def _into_scores(module: Rewritten, graph: fx.Graph) -> None:
         for user in users:
             user.replace_input_with(place, last)
         places[product.ordinal, where] = last
+
+
+def _is_plain(product: fx.Node) -> bool:
+    return product.target in (operator.matmul, torch.matmul) and len(product.args) == 2 and not product.kwargs
 
 
 def _take_scale(graph: fx.Graph, product: fx.Node) -> float:
@@ -191,7 +199,10 @@ BY_SHAPE = "by shape"  # marks a call whose graph depends on tensor sizes
 
 
 def fused_is_faster(tokens: torch.Tensor) -> bool:
-    """Whether a bias costs less in torch's fused kernel than beside the explicit product."""
+    """Whether a bias costs less in torch's fused kernel than beside the explicit product.
+
+    Not on a CPU: two cores made 20.6 against 16.5 images/s of ViT-S/16 in bfloat16, 6.7 against 6.6 in float32.
+    """
     return tokens.device.type != "cpu"
 
 
