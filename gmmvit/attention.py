@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .errors import unknown
 from .geometry import grid_of
 from .probe import ModuleStack
-from .rewrite import FUSED
+from .rewrite import CHILD, FUSED
 from .softmaxes import (
     ALL,
     PRODUCTS,
@@ -163,7 +163,8 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def _follow(self, func: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        name = self.stack.running[-1][0]
+        running = reversed([name for name, *_ in self.stack.running])
+        name = next(name for name in running if f".{CHILD}." not in name)  # a mask may take its layer's product
         operands = list(tensors_of((*args, *kwargs.values())))
         if func in FUSED:
             query, key, *_ = operands
