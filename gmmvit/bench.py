@@ -31,14 +31,6 @@ def interleaved(steps: dict[str, Step], rounds: int = 7, say: Callable[[str], No
     return best
 
 
-def set_fused(model: nn.Module, fused: bool) -> nn.Module:
-    """Switches every attention of a model to torch's fused kernel or to the explicit product."""
-    for module in model.modules():
-        if hasattr(module, "fused_attn"):
-            module.fused_attn = fused
-    return model
-
-
 def training_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype | None) -> Step:
     """One step as in training: forward (autocast where a dtype is given), cross-entropy, backward, AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -8,8 +8,9 @@ import timm
 import torch
 import torch.nn as nn
 
-from .bench import interleaved, saved_bytes, set_fused, training_step
+from .bench import interleaved, saved_bytes, training_step
 from .memory import keep_freed_memory
+from .models.parts import set_fused
 from .sites import attach
 
 ARMS: dict[str, dict] = {"gmm": {"kernels": 5}, "elm": {}, "gab": {}}

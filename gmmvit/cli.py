@@ -106,8 +106,6 @@ def bench(arguments: argparse.Namespace) -> None:
     """Runs one of the benchmarks and saves its figures."""
     import torch
 
-    import gmmvit.models  # noqa: F401  registers gmmvit_* with timm
-
     from .bench import save
     from .bench_masks import bench_masks
 

@@ -32,7 +32,7 @@ class SpatialMask(nn.Module):
 
     additive = False  # scores + weight instead of scores * weight
     takes_product = False  # may be handed query and key instead of their product
-    takes_scale = True  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
+    takes_scale = False  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
     where = "scores"  # or "probabilities": after the softmax
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
 
@@ -153,6 +153,7 @@ class GaussianMask(SpatialMask):
 class GaussianMixtureMask(GaussianMask):
     """M_ij = sum_k alpha_k exp(-d2_ij / (2 (sigma_k^2 + 1e-5))), multiplied into the scores (GMM, arXiv 2309.05375)."""
 
+    takes_scale = True
     scalars = ("sigma", "alpha")
     eps = 1e-5  # the paper's code has sigma^2 + 1e-5, so that a sigma of 0 is allowed
 
@@ -190,6 +191,8 @@ class GaussianMixtureMask(GaussianMask):
 class ElementMask(SpatialMask):
     """M_ij free for every pair, multiplied into the scores (ELM, arXiv 2309.05375)."""
 
+    takes_scale = True
+
     def __init__(
         self,
         grid: Grid,
@@ -211,7 +214,7 @@ class ElementMask(SpatialMask):
 class GaussianBias(GaussianMask):
     """B_ij = A^2 exp(-d2_ij / (2 sigma^2)), added to the scores (GAB, arXiv 2305.04722)."""
 
-    additive, takes_scale = True, False
+    additive = True
     scalars = ("amplitude", "sigma")
 
     def __init__(

@@ -13,6 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from .probe import at_rest
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -30,7 +32,7 @@ def cost(model: nn.Module, img_size: int | tuple[int, int] | None = None) -> Cos
     image = weight.new_zeros((1, *_input_size(model, img_size))).requires_grad_()
     flops, layers, macs = FlopCounterMode(display=False), _AttentionLayers(), []
     explicit = sdpa_kernel(SDPBackend.MATH)  # older counters do not know the CPU's fused kernel
-    with _in_eval_mode(model), _paper_hooks(model, macs), torch.enable_grad(), explicit, flops, layers:
+    with at_rest(model), _paper_hooks(model, macs), torch.enable_grad(), explicit, flops, layers:
         model(image)  # with gradients: without them fused paths hide products from the counter
     return Cost(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -57,17 +59,6 @@ def _paper_hooks(model: nn.Module, macs: list[int]) -> Iterator[None]:
             handle = module.register_forward_hook(lambda m, _, output: macs.append(paper_macs(m, output)))
             stack.callback(handle.remove)
         yield
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 class _AttentionLayers(TorchDispatchMode):

@@ -79,13 +79,13 @@ def attach(
     if not isinstance(model, Reporting):
         model.__class__ = subclass(type(model), Reporting)
     try:
-        _ready(model, [call for call, *_ in places])
+        _ready([call for call, *_ in places])
     except Exception:
         detach(model)
         raise
     sites = _mark_unreached(model, image, sites)
     features = getattr(model, "forward_features", model)
-    if not any(site.reaches_output or _reaches(features, image, site) for site in sites):
+    if not any(site.reaches_output or _reaches(model, features, image, site) for site in sites):
         detach(model)
         raise ValueError(
             f"{type(model).__name__} has no spatial self-attention to put a mask on "
@@ -270,7 +270,7 @@ def _put(call: Call, product: Product, name: str, mask: nn.Module) -> None:
         )
 
 
-def _ready(model: nn.Module, calls: Iterable[Call]) -> None:
+def _ready(calls: Iterable[Call]) -> None:
     """Builds the graphs for training and evaluation now, so that torch.compile finds them."""
     for call in {id(call.module): call for call in calls}.values():
         mode = call.module.training
@@ -285,13 +285,13 @@ def _mark_unreached(model: nn.Module, image: torch.Tensor, sites: list[Site]) ->
     """Finds the masks that cannot change the output, going back from the last layer."""
     marked = list(sites)
     for i in range(len(sites) - 1, -1, -1):
-        if _reaches(model, image, sites[i]):
+        if _reaches(model, model, image, sites[i]):
             break
         marked[i] = replace(sites[i], reaches_output=False)
     return marked
 
 
-def _reaches(run: Callable[[torch.Tensor], object], image: torch.Tensor, site: Site) -> bool:
+def _reaches(model: nn.Module, run: Callable[[torch.Tensor], object], image: torch.Tensor, site: Site) -> bool:
     """Whether the patch-patch block of a site reaches what `run` returns.
 
     NaN in that block tells it exactly, whatever LayerScale or a head initialised to zero would hide.
@@ -305,7 +305,7 @@ def _reaches(run: Callable[[torch.Tensor], object], image: torch.Tensor, site: S
 
     handle = site.mask.register_forward_hook(poison)
     try:
-        with at_rest(run.__self__ if inspect.ismethod(run) else run):
+        with at_rest(model):
             output = run(image)
     finally:
         handle.remove()
