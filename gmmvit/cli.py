@@ -1,4 +1,4 @@
-"""The command `gmmvit`: models, data, bench. Thin: each verb is one call into the package and a printed table."""
+"""The command `gmmvit`: models, data, train, plan, bench. A verb is one call into the package and a printed table."""
 
 from __future__ import annotations
 
@@ -93,37 +93,86 @@ def data(arguments: argparse.Namespace) -> None:
             if row.problem:
                 print(f"{row.name}: {row.problem}")
         return
+    if arguments.record and len(arguments.names) > 1:
+        raise ValueError(f"--record: expected one data set, got {', '.join(arguments.names)}")
     for name in arguments.names:
         sources = room.obtain(name)
         print(f"{name}: " + ", ".join(f"{split} {len(source):,}" for split, source in sources.items()))
+    if arguments.record:
+        from .data.content import content
+        from .data.places import write_json
+
+        arguments.record.parent.mkdir(parents=True, exist_ok=True)
+        write_json(arguments.record, content(arguments.names[0]))
 
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
+def train(arguments: argparse.Namespace) -> None:
+    """Trains a row of params.yaml, or one described on the command line."""
+    from .params import find_row, parse, read
+    from .rows import row_name
+    from .train import train as run
+
+    settings = {}
+    for word in arguments.set:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"--set {word}: expected key=value")
+        settings[key] = parse(value)
+    described = {k: getattr(arguments, k) for k in ("dataset", "model", "mask", "recipe", "seed")}
+    if arguments.row:
+        if given := [f"--{key}" for key, value in described.items() if value is not None] + ["--set"] * bool(settings):
+            raise ValueError(f"the row {arguments.row} has its own settings: expected no {', '.join(given)}")
+        params = read(arguments.params)
+        row = vars(find_row(params, arguments.row))
+        out = arguments.out or Path("reports") / params.profile / "runs" / row["name"]
+    else:
+        row = {key: value for key, value in described.items() if value is not None} | {"set": settings}
+        named = {key: row[key] for key in described if key in row}
+        row["name"] = row_name(**{"dataset": "data", "model": "model", **named}, set=settings)
+        out = arguments.out or Path("runs") / row["name"]
+    run(row, out, device=arguments.device, workers=arguments.workers, tensorboard=arguments.tensorboard)
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    """Prints what the rows of a profile cost."""
+    from .params import read
+    from .plan import plan as cost_of
+    from .plan import plan_table
+
+    params = read(arguments.params)
+    print(table(*plan_table(cost_of(params.rows, arguments.speed))))
+    print(
+        f"profile {params.profile}; hours on a device that trains {arguments.speed:g} images/s of the plain 2.7 M vit"
+    )
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Writes the report of a profile."""
+    from .params import read
+    from .project import reports, root, rows
+    from .report import write
+
+    profile = arguments.profile or read(root() / "params.yaml").profile
+    print(write(rows(profile), reports(profile), arguments.out, partial=arguments.partial))
+
+
 def bench(arguments: argparse.Namespace) -> None:
     """Runs one of the benchmarks and saves its figures."""
     import torch
 
+    from . import benches
     from .bench import save
-    from .bench_masks import bench_masks
 
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    figures = bench_masks(arguments.model, arguments.batch, arguments.rounds, device=device)
-    speeds = figures["images_per_second"]
-    rows = [
-        (
-            name,
-            f"{speed:.0f}",
-            *(f"{figures[kind][name]:+.1%}" if name in figures[kind] else "" for kind in ("time", "bytes")),
-        )
-        for name, speed in speeds.items()
-    ]
-    print(table(rows, ("a training step with", "images/s", "time", "bytes for backward")))
-    print(f"over the faster step without a mask: {figures['without']} attention")
-    save(figures, arguments.out)
-    print(f"saved to {arguments.out}")
+    figures, lines = getattr(benches, arguments.what)(arguments, device)
+    print(lines)
+    out = arguments.out or Path("reports/bench") / f"{arguments.what}.json"
+    save(figures, out)
+    print(f"saved to {out}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -136,14 +185,39 @@ def parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("data", help="fetch data sets, or see what is there")
     verb.add_argument("names", nargs="*", metavar="NAME")
     verb.add_argument("--check", action="store_true", help="for every set: present, complete, size, where from")
+    verb.add_argument("--record", type=Path, metavar="FILE", help="write down what the set contains")
     verb.set_defaults(call=data)
-    verb = verbs.add_parser("bench", help="timings as ratios, in one run")
-    verb.add_argument("what", choices=("masks",))
-    verb.add_argument("--model", default="gmmvit_vit", help="a model of timm (default: the 2.7M ViT)")
-    verb.add_argument("--batch", type=int, default=128)
-    verb.add_argument("--rounds", type=int, default=20)
+    verb = verbs.add_parser("train", help="train one row, resumable; in many processes: torchrun -m gmmvit.train ...")
+    verb.add_argument("row", nargs="?", metavar="ROW", help="a row of params.yaml, by name")
+    verb.add_argument("--params", type=Path, default=Path("params.yaml"), help="the file with the rows")
+    verb.add_argument("--dataset")
+    verb.add_argument("--model")
+    verb.add_argument("--mask", help="gmm, elm, gab or none")
+    verb.add_argument("--recipe", help="gmm, short, gab-finetune, gab-imagenet or deit-transmix")
+    verb.add_argument("--seed", type=int)
+    verb.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as epochs=3")
+    verb.add_argument("--out", type=Path, help="where the results go")
     verb.add_argument("--device")
-    verb.add_argument("--out", type=Path, default=Path("reports/bench/masks.json"))
+    verb.add_argument("--workers", type=int, help="processes that load images")
+    verb.add_argument("--tensorboard", action="store_true", help="scalars for TensorBoard as well")
+    verb.set_defaults(call=train)
+    verb = verbs.add_parser("plan", help="what the rows of a profile cost")
+    verb.add_argument("params", nargs="?", type=Path, default=Path("params.yaml"), metavar="FILE")
+    verb.add_argument("--speed", type=float, default=350.0, help="images/s of the plain vit on the device (350)")
+    verb.set_defaults(call=plan)
+    verb = verbs.add_parser("report", help="a page of what was run and found: reports/PROFILE/index.html")
+    verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
+    verb.add_argument("--partial", action="store_true", help="of the tables and figures in reports/PROFILE/partial")
+    verb.add_argument("--out", type=Path, metavar="FOLDER", help="where the page goes")
+    verb.set_defaults(call=report)
+    verb = verbs.add_parser("bench", help="timings as ratios, in one run")
+    verb.add_argument("what", choices=("masks", "train", "data"))
+    verb.add_argument("--model", help="masks: a model of timm (the 2.7M ViT); train: one backbone (all five)")
+    verb.add_argument("--dataset", default="cifar10-mini", help="data: the set whose images are augmented")
+    verb.add_argument("--batch", type=int, default=128)
+    verb.add_argument("--rounds", type=int, help="best of so many (masks 20, train 5, data 5)")
+    verb.add_argument("--device")
+    verb.add_argument("--out", type=Path, help="default: reports/bench/WHAT.json")
     verb.set_defaults(call=bench)
     return top
 
@@ -153,7 +227,10 @@ def main(words: Iterable[str] | None = None) -> int:
     arguments = parser().parse_args(words if words is None else list(words))
     try:
         arguments.call(arguments)
-    except (ValueError, TypeError, FileNotFoundError) as error:
+    except (ValueError, TypeError, OSError, ArithmeticError) as error:
         print(f"gmmvit {arguments.verb}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"gmmvit {arguments.verb}: interrupted", file=sys.stderr)
+        return 130
     return 0

@@ -24,8 +24,6 @@ LINUX_ONLY = '; sys_platform == "linux"'
 
 IMPORT_NAMES = {"yaml": "pyyaml"}  # import name -> distribution, where they differ
 COMMANDS = {"dvc", "jupyter", "nbval", "papermill", "torch-tb-profiler"}  # run or opened with, not imported
-# Declared for the figures and params.yaml to come; a name leaves this set when it is imported.
-NOT_YET_IMPORTED = {"matplotlib", "pyyaml"}
 
 
 def direct(*extras):
@@ -114,8 +112,7 @@ def test_package_imports_only_declared_dependencies():
 
 
 def test_every_declared_dependency_is_used():
-    unused = set(direct()) - imported() - COMMANDS
-    assert unused == NOT_YET_IMPORTED, "declare what is used, and keep NOT_YET_IMPORTED to what is not"
+    assert set(direct()) - imported() - COMMANDS == set()
 
 
 def test_every_file_of_the_package_is_installed_with_it():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -48,9 +48,16 @@ def batches(
     """
     end = len(keys) - len(keys) % batch if drop_last else len(keys)
     groups = [keys[at : at + batch] for at in range(start * batch, end, batch)]
+    return stream(source, augment, [take(group) for group in groups] if take else groups, seed=seed, workers=workers)
+
+
+def stream(
+    source, augment: Augmentation, groups: Sequence[np.ndarray], *, seed: int = 0, workers: int = 0
+) -> DataLoader:
+    """The batches whose keys are listed, one after the other."""
     return DataLoader(
         Stream(source, augment, seed),
-        batch_sampler=[take(group) for group in groups] if take else groups,
+        batch_sampler=groups,
         collate_fn=_as_it_is,
         num_workers=workers,
         worker_init_fn=_leave_interrupts_to_the_parent,

@@ -1,0 +1,63 @@
+"""The verbs of `gmmvit bench`: each runs one benchmark and puts its figures into a table."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from .cli import table
+
+
+def masks(arguments: Namespace, device: str) -> tuple[dict, str]:
+    """What a mask costs in a training step."""
+    from .bench_masks import bench_masks
+
+    model, rounds = arguments.model or "gmmvit_vit", arguments.rounds or 20
+    figures = bench_masks(model, arguments.batch, rounds, device=device)
+    rows = [
+        (
+            name,
+            f"{speed:.0f}",
+            *(f"{figures[kind][name]:+.1%}" if name in figures[kind] else "" for kind in ("time", "bytes")),
+        )
+        for name, speed in figures["images_per_second"].items()
+    ]
+    lines = table(rows, ("a training step with", "images/s", "time", "bytes for backward"))
+    return figures, f"{lines}\nover the faster step without a mask: {figures['without']} attention"
+
+
+def train(arguments: Namespace, device: str) -> tuple[dict, str]:
+    """Our training step against the stock one and against the peak."""
+    from .bench_train import BACKBONES, bench_train
+
+    names = (arguments.model,) if arguments.model else BACKBONES
+    figures = bench_train(names, arguments.batch, arguments.rounds or 5, device)
+    rows, texts = [], []
+    for name, measured in figures["backbones"].items():
+        speeds, ratios = measured["images_per_second"], measured["over_stock"]
+        stock = max(speed for arm, speed in speeds.items() if arm.startswith("stock"))
+        timm = measured["timm_over_stock"].get("timm")
+        rows.append((
+            name,
+            f"{stock:.0f}",
+            "" if timm is None else f"{timm:.2f}",
+            f"{speeds['ours']:.0f}",
+            f"{ratios['ours']:.2f}",
+            f"{speeds['gmm']:.0f}",
+            f"{ratios['gmm']:.2f}",
+            f"{measured['share_of_peak']:.0%}",
+            f"{measured['peak_gflops']:.0f}",
+        ))  # fmt: skip
+        own = [(o["operator"], o["calls"], f"{o['ms']:.1f}", f"{o['share']:.1%}") for o in measured["operators"]]
+        texts.append(f"\n{name} + GMM, one step\n" + table(own, ("operator", "calls", "ms", "share")))
+    head = ("images/s", "stock", "timm x", "ours", "x", "ours + GMM", "x", "of the peak", "peak GFLOP/s")
+    return figures, table(rows, head) + "\n" + "\n".join(texts)
+
+
+def data(arguments: Namespace, device: str) -> tuple[dict, str]:
+    """What augmenting costs."""
+    from .bench_data import bench_data
+
+    figures = bench_data(arguments.dataset, batch=arguments.batch, rounds=arguments.rounds or 5)
+    speeds, shares = figures["images_per_second_of_a_worker"], figures["share_of_a_step"]
+    rows = [(recipe, f"{speed:,}", f"{shares[recipe]:.1%}") for recipe, speed in speeds.items()]
+    return figures, table(rows, ("recipe", "images/s of a worker", "of a GMM-ViT step"))

@@ -1,0 +1,111 @@
+"""The GMM paper's main table: five backbones, plain and with the mask, beside the published numbers; and its gains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from .published import table as published_table
+from .results import Group, compare, gains, group, look_up
+from .tables import Column, Table
+
+BACKBONES = ("vit", "swin", "cait", "pit", "t2t")
+VARIED = {"dataset": None, "model": None, "mask": "none", "readout": "mean", "share_heads": False}
+FIXED = {"kernels": 5, "sigma_init": None, "alpha_init": None, "where": "scores", "decay_masks": None}
+
+
+def published_main() -> list[dict]:
+    """The published rows, each beside the arm it (probably) comes from (errata G1 to G3).
+
+    ViT's mean read-out and its mask shared by the heads are the first table's; of the class-token read-out only the
+    CIFAR-10 value was published; the later table's masks have their own mixture in each head.
+    """
+    rows = [
+        row | ({"share_heads": False} if row["mask"] != "none" else {}) for row in published_table("gmm_main")["rows"]
+    ]
+    plain, masked = published_table("gmm_main_first")["rows"]
+    token = next(row for row in rows if (row["model"], row["mask"]) == ("vit", "none"))
+    others = [row for row in rows if row is not token]
+    token = {"model": "vit", "mask": "none", "readout": "token", "cifar10": token["cifar10"]}
+    return [token, plain | {"readout": "mean"}, masked | {"share_heads": True}, *others]
+
+
+def main_groups(
+    rows: Mapping, runs: Iterable[dict], failed: Collection[str] = (), masks: Collection[str] = ("none", "gmm")
+) -> list[Group]:
+    """The groups of the main table: five backbones, plain and GMM of five kernels, both read-outs, shared or not."""
+    chosen = {}
+    for name, row in rows.items():
+        fields = row if isinstance(row, Mapping) else vars(row)
+        settings = fields.get("set") or {}
+        plain = all(settings.get(key, value) == value for key, value in FIXED.items())
+        if plain and fields["model"] in BACKBONES and fields.get("mask", "none") in masks:
+            chosen[name] = row
+    groups = group(chosen, runs, failed, **VARIED)
+    datasets = list(dict.fromkeys(each.keys["dataset"] for each in groups))
+    return sorted(groups, key=lambda each: (datasets.index(each.keys["dataset"]), BACKBONES.index(each.keys["model"])))
+
+
+def arm(keys: Mapping) -> str:
+    """What sets an arm of the main table apart, in words."""
+    words = {"none": "plain", "gmm": "GMM", "elm": "ELM", "gab": "GAB"}.get(keys["mask"], keys["mask"])
+    words += ", shared by the heads" if keys["share_heads"] else ""
+    return words + (", class token" if keys["readout"] == "token" else "")
+
+
+def main_results(
+    rows: Mapping, runs: Iterable[dict], published: Iterable[Mapping], failed: Collection[str] = (), note: str = ""
+) -> Table:
+    """The main table of a profile's rows and runs."""
+    return results_table(main_groups(rows, runs, failed), published, note)
+
+
+def results_table(groups: Iterable[Group], published: Iterable[Mapping], note: str = "") -> Table:
+    """published | ours | difference of arms grouped by VARIED (ELM and GAB too), with parameters, MACs and depth."""
+    lines = compare(groups, published)
+    columns = [
+        Column("dataset", "data set"),
+        Column("model", "model"),
+        Column("arm", "attention"),
+        Column("published", "published"),
+        Column("ours", "ours: mean ± sd (n)"),
+        Column("difference", "difference", "+.2f"),
+        Column("parameters", "parameters", ",d"),
+        Column("macs_paper_M", "MACs, paper's count (M)", ".1f"),
+        Column("macs_M", "MACs, all (M)", ".1f"),
+        Column("depth", "depth", "d"),
+    ]
+    for line in lines:
+        millions = {f"{key}_M": None if line[key] is None else line[key] / 1e6 for key in ("macs_paper", "macs")}
+        line |= {"arm": arm(line)} | millions
+    return Table(columns, lines, note)
+
+
+def gain_points(groups: Iterable[Group], published: Iterable[Mapping]) -> list[dict]:
+    """What masks gain over the plain model with a mean read-out: points for gmmvit.plots.gains and gains_table.
+
+    Each has the group's keys, "arm", "gain" (paired over seeds), "published" (the published gain) and "verdict".
+    """
+    published, points = list(published), []
+    base = {"mask": "none", "readout": "mean", "share_heads": False}
+    verdicts = {True: "larger than the seeds' spread", False: "within the seeds' spread", None: "–"}
+    for line in gains(groups, base, ["dataset", "model"]):
+        if line["mask"] != "none":
+            column = line["dataset"].replace("-", "_")
+            ours, plain = (look_up(published, keys, column) for keys in (line, line | base))
+            theirs = None if ours is None or plain is None else ours - plain
+            verdict = verdicts[line["gain"].beyond_spread]
+            points.append(line | {"arm": arm(line), "published": theirs, "verdict": verdict})
+    return points
+
+
+def gains_table(points: Iterable[Mapping], note: str = "") -> Table:
+    """published gain | our gain with its 95 % interval | whether it is larger than the seeds' spread."""
+    columns = [
+        Column("dataset", "data set"),
+        Column("model", "model"),
+        Column("arm", "attention"),
+        Column("published", "published gain", "+.2f"),
+        Column("gain", "our gain [95 % interval] (n)", "+.2f"),
+        Column("verdict", "paired over seeds"),
+    ]
+    return Table(columns, list(points), note)

@@ -1,0 +1,89 @@
+"""What rows cost before they run: runs, images, FLOPs, and hours on a device of a given speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+from .checks import BadRow, problems
+from .recipes import steps_per_epoch
+from .rows import Row, split_counts, unmasked_model
+
+FORWARD, TRAINING = 2, 6  # FLOPs of a MAC: a product and a sum; a training step costs three forward passes
+
+
+@dataclass(frozen=True)
+class Line:
+    """The cost of the rows that share a data set, a model, a mask and a recipe."""
+
+    dataset: str
+    model: str
+    mask: str
+    recipe: str
+    runs: int = 0
+    trained: int = 0  # images seen in training
+    evaluated: int = 0  # images seen in evaluation
+    flops: int = 0
+    hours: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    lines: tuple[Line, ...]
+    total: Line
+
+
+def plan(rows: Mapping[str, Row], images_per_second: float = 350.0) -> Plan:
+    """The cost of rows; the speed is that of training the plain `vit` (2.7 M parameters, 184.6 M MACs) at 32 px."""
+    if not images_per_second > 0:
+        raise ValueError(f"images_per_second: expected a speed above 0, got {images_per_second!r}")
+    if wrong := [f"row {name}: {problem}" for name, row in rows.items() for problem in problems(row)]:
+        raise BadRow("\n".join([f"{len(wrong)} problems in the rows to plan:", *wrong]))
+    macs = _Macs()
+    speed = images_per_second * TRAINING * macs.of(Row("cifar10", "vit"))  # FLOP/s
+    costs: dict[tuple[str, ...], list[tuple[int, int, int]]] = {}
+    for row in rows.values():
+        trained, evaluated = images_seen(row)
+        flops = (TRAINING * trained + FORWARD * evaluated) * macs.of(row)
+        costs.setdefault((row.dataset, row.model, row.mask, row.recipe), []).append((trained, evaluated, flops))
+    lines = tuple(_line(group, runs, speed) for group, runs in costs.items())
+    return Plan(lines, _line(("total", "", "", ""), [run for runs in costs.values() for run in runs], speed))
+
+
+def _line(group: tuple[str, ...], runs: list[tuple[int, int, int]], speed: float) -> Line:
+    trained, evaluated, flops = (sum(column) for column in zip(*runs, strict=True)) if runs else (0, 0, 0)
+    return Line(*group, len(runs), trained, evaluated, flops, flops / speed / 3600)
+
+
+def images_seen(row: Row) -> tuple[int, int]:
+    """Images of all training steps, and of the evaluation after each epoch."""
+    from .data.sets import find
+
+    recipe, images = row.recipe_settings, split_counts(find(row.dataset))
+    evaluated = images["test"] + (images["val"] if recipe.select == "validation" else 0)
+    steps = recipe.total_epochs * steps_per_epoch(recipe, images["train"])
+    return steps * recipe.batch, recipe.total_epochs * evaluated
+
+
+class _Macs(dict):
+    """Full MACs of an image, counted once for each model and size; masks add none (facts 1.4)."""
+
+    def of(self, row: Row) -> int:
+        from .data.sets import find
+        from .measure import cost
+
+        size = find(row.dataset).size
+        key = row.model, row.dataset, tuple(sorted(row.model_options.items()))
+        if key not in self:
+            self[key] = cost(unmasked_model(row), size).macs_full
+        return self[key]
+
+
+def plan_table(plan: Plan) -> tuple[list[tuple[object, ...]], tuple[str, ...]]:
+    """Rows and head for gmmvit.cli.table, the total last."""
+    rows = []
+    for *group, runs, trained, evaluated, flops, hours in map(astuple, (*plan.lines, plan.total)):
+        millions = (f"{images / 1e6:,.2f}" for images in (trained, evaluated))
+        rows.append((*group, f"{runs:,}", *millions, f"{flops / 1e15:,.3f}", f"{hours:,.1f}"))
+    head = ("data set", "model", "mask", "recipe", "runs", "trained M", "evaluated M", "PFLOPs", "hours")
+    return rows, head

@@ -1,0 +1,140 @@
+"""A row, one training: its name, its settings by the name of whom they are for, and the model it builds.
+
+row = Row("cifar10", "vit", "gmm", set={"kernels": 3})
+model = unmasked_model(row)
+attach(model, row.mask, **row.mask_options)  # unless row.mask is "none"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
+
+from .recipes import Recipe, find
+
+if TYPE_CHECKING:
+    import torch.nn as nn
+
+    from .data import DataSet
+
+MODEL_OPTIONS = ("readout",)
+RECIPE_HINTS = get_type_hints(Recipe)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training: `set` overrides settings of the recipe, options of the mask and of the model, by name."""
+
+    dataset: str
+    model: str
+    mask: str = "none"
+    recipe: str = "short"
+    seed: int = 0
+    set: dict = field(default_factory=dict)
+    name: str = ""  # made of the rest where none is given
+
+    def __post_init__(self):
+        if not self.name:
+            made = row_name(self.dataset, self.model, self.mask, self.seed, self.set, self.recipe)
+            object.__setattr__(self, "name", made)
+
+    @property
+    def recipe_settings(self) -> Recipe:
+        """The recipe with the row's own settings in it."""
+        return dataclasses.replace(find(self.recipe), **self._chosen(RECIPE_HINTS))
+
+    @property
+    def mask_options(self) -> dict:
+        return self._chosen(mask_hints(self.mask))
+
+    @property
+    def model_options(self) -> dict:
+        return self._chosen(dict.fromkeys(MODEL_OPTIONS, str))
+
+    def _chosen(self, hints: Mapping[str, object]) -> dict:
+        return {name: _converted(value, hints[name]) for name, value in self.set.items() if name in hints}
+
+
+def row_name(
+    dataset: str, model: str, mask: str = "none", seed: int = 0, set: Mapping | None = None, recipe: str = "short"
+) -> str:
+    """cifar10-vit-gmm-s0, cifar10-vit-gmm-kernels3-s0, cifar10-vit-gmm-gmm-s0 (mask gmm, recipe gmm)."""
+    settings = [_setting_name(*setting) for setting in sorted((set or {}).items())]
+    parts = [dataset, model, mask, *([recipe] if recipe != "short" else []), *settings, f"s{seed}"]
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).lstrip("._-")
+
+
+def _setting_name(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return key if value else f"no_{key}"
+    if isinstance(value, (list, tuple)):
+        return key + "_".join(map(_number_name, value))
+    return f"{key}_{value}" if isinstance(value, str) else key + _number_name(value)
+
+
+def _number_name(value: object) -> str:
+    short = f"{value:g}" if isinstance(value, (int, float)) else str(value)
+    return short if isinstance(value, (int, float)) and float(short) == value else str(value)
+
+
+def unmasked_model(row: Row) -> nn.Module:
+    """The row's model for its data set's image size and classes, untrained and without its mask."""
+    import timm
+
+    from .data.sets import find as find_set
+    from .models import BACKBONES, create_model
+
+    dataset, drop_path = find_set(row.dataset), row.recipe_settings.drop_path
+    if row.model in BACKBONES:
+        made = dict(img_size=dataset.size, num_classes=dataset.classes, drop_path=drop_path)
+        return create_model(row.model, **made, **row.model_options)
+    shipped = timm.get_pretrained_cfg(row.model)
+    resized = shipped.fixed_input_size and shipped.input_size[-1] != dataset.size
+    return timm.create_model(  # which leaves out what is None: some classes take no size, or no stochastic depth
+        row.model,
+        num_classes=dataset.classes,
+        img_size=dataset.size if resized else None,
+        drop_path_rate=drop_path or None,
+        **row.model_options,
+    )
+
+
+def split_counts(dataset: DataSet) -> dict[str, int]:
+    """Images of each split, after the 70/15/15 split of pooled sets."""
+    from .data.files import SHARES
+
+    if not dataset.pooled:
+        return dataset.counts
+    return {split: sum(dataset.counts.values()) * share // 100 for split, share in SHARES.items()}
+
+
+def mask_hints(mask: str) -> dict[str, object]:
+    """{option: its type} of a mask, from the signature of its class; of "none", {}."""
+    from .masks import KINDS
+    from .sites import PLACE
+
+    if mask not in KINDS:
+        return {}
+    hints = get_type_hints(KINDS[mask].__init__)
+    return {name: hints[name] for name in inspect.signature(KINDS[mask]).parameters if name not in PLACE}
+
+
+def fits(value: object, hint: object) -> bool:
+    """Whether a value is of a type: a bool is no number, a whole number is a float, a list may be a tuple."""
+    if hint is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    if get_origin(hint) is tuple:
+        hints = get_args(hint)
+        return isinstance(value, (list, tuple)) and len(value) == len(hints) and all(map(fits, value, hints))
+    return type(value) is hint if get_origin(hint) is not Literal else value in get_args(hint)
+
+
+def _converted(value: object, hint: object) -> object:
+    if get_origin(hint) is tuple:
+        return tuple(map(_converted, value, get_args(hint)))
+    return float(value) if hint is float else value

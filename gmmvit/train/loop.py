@@ -1,0 +1,221 @@
+"""The loop: steps, a test after every epoch, a checkpoint that loses nothing; the same for every task.
+
+A step is a function of (row, step): order, augmentation, mixing, stochastic depth and dropout are drawn from them. So
+the state of a run is its weights, its optimiser and its place, and a killed run ends as if it had not been killed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ..checks import check
+from ..data.progress import bar
+from ..memory import keep_freed_memory
+from ..rows import Row
+from . import checkpoint, precision, processes, results, signals
+from .classify import Classification
+from .samples import samples
+from .update import Update
+
+SAVE_EVERY = 600  # seconds between the checkpoints inside an epoch
+LOOK_EVERY = 20  # steps between two looks at the loss on a GPU, where each look waits for it
+
+
+class Diverged(ArithmeticError):
+    """The loss is not a number any more."""
+
+
+@dataclass
+class Place:
+    """How far a run has come."""
+
+    epoch: int = 0
+    step: int = 0  # inside the epoch
+    loss: float = 0.0  # sum over the steps of the epoch
+    images: int = 0
+    seconds: float = 0.0  # in steps
+    total: float = 0.0  # with tests, over all starts of this run
+    history: list[dict] = field(default_factory=list)
+
+
+def train(
+    row: Mapping | Row,
+    out: str | Path,
+    *,
+    device: str | None = None,
+    workers: int | None = None,
+    tensorboard: bool = False,
+    on_epoch: Callable[[list[dict]], None] | None = None,
+    say: Callable[[str], None] = print,
+) -> dict:
+    """Trains a row and writes its results to `out`; goes on where an earlier start of the same row was stopped."""
+    row = check(row, processes.size_asked_for())
+    out, plain = Path(out), json.loads(json.dumps(vars(row)))
+    with processes.joined(device) as world, signals.remembered() as stop:
+        say = say if world.first else (lambda line: None)
+        if done := results.finished(out, plain):
+            say(f"{row.name} has already ended in {out}: delete that folder to train it anew")
+            return done
+        run = Run(row, plain, out, world, workers, say)
+        run.resume()
+        watch = _tensorboard(out, run.place.history) if tensorboard and world.first else None
+        try:
+            return run.to_the_end(stop, on_epoch or (lambda history: None), watch)
+        finally:
+            if watch:
+                watch.close()
+
+
+class Run:
+    """One row being trained: its task, its state, and the moves of the loop."""
+
+    def __init__(self, row: Row, plain: dict, out: Path, world: processes.World, workers: int | None, say: Callable):
+        keep_freed_memory()
+        self.plain, self.out, self.world, self.say = plain, out, world, say
+        self.saved = checkpoint.folder_for(out) / "last.pt"
+        self.recipe, self.task = row.recipe_settings, Classification(row, world, workers)
+        dtype, why = precision.resolve(self.recipe.precision, world.device)
+        say(f"{row.name}: {world.size} process(es) on {world.device.type}, {str(dtype)[6:]} ({why})")
+        parts = self.task.model(), self.recipe, self.task.loss, self.task.image, self.task.steps, dtype, row.seed, world
+        self.update = Update(*parts)
+        self.place, self.best = Place(), None
+        self.clock = self.written = time.monotonic()
+
+    # the state on the disk
+
+    def resume(self) -> None:
+        """Takes up the state of an earlier start, where there is one."""
+        content = checkpoint.read(self.saved, self.plain)
+        if content is not None:
+            self.update.load(content["state"])
+            self.place, self.best = Place(**content["place"]), content["best"]
+            self.say(f"resumed at epoch {self.place.epoch}, step {self.place.step} from {self.saved}")
+
+    def save(self) -> None:
+        """Writes the state; every process has the same, so the first one's is enough."""
+        if self.world.first:
+            self._tick()
+            place, state = dict(vars(self.place)), self.update.state()
+            content = {"row": json.dumps(self.plain), "state": state, "place": place, "best": self.best}
+            checkpoint.write(self.saved, content)
+        self.written = time.monotonic()
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self.place.total += now - self.clock
+        self.clock = now
+
+    # the moves
+
+    def to_the_end(self, stop: signals.Stop, on_epoch: Callable, watch) -> dict:
+        """The epochs that are left, then the results."""
+        while self.place.epoch < self.recipe.total_epochs:
+            self.epoch(stop)
+            line = self.test()
+            if self.world.first:
+                on_epoch(self.place.history)
+                if watch:
+                    _record(watch, line)
+            self.save()
+        return self.finish()
+
+    def epoch(self, stop: signals.Stop) -> None:
+        """The steps of an epoch from the present place on."""
+        place, task = self.place, self.task
+        self.update.working.module.train()
+        title = f"epoch {place.epoch + 1} of {self.recipe.total_epochs}"
+        pending: list[torch.Tensor] = []
+        look_every = 1 if self.world.device.type == "cpu" else LOOK_EVERY
+        since = time.monotonic()
+        with bar(total=task.steps, initial=place.step, desc=title, leave=False) as progress:
+            for batch in task.batches(place.epoch, place.step):
+                pending.append(self.update(batch, place.epoch * task.steps + place.step, stop.asked))
+                place.step += 1
+                place.images += self.recipe.batch
+                if len(pending) < look_every and place.step < task.steps:
+                    continue
+                stopping = self.look(pending)
+                place.seconds += time.monotonic() - since
+                progress.update(place.step - progress.n)
+                progress.set_postfix(loss=f"{place.loss / place.step:.3f}")
+                if stopping or time.monotonic() - self.written > SAVE_EVERY:
+                    self.save()
+                if stopping:
+                    stop.leave(f"stopped in {title}, step {place.step}; the same command goes on from {self.saved}")
+                since = time.monotonic()
+
+    def look(self, pending: list[torch.Tensor]) -> bool:
+        """Adds up the losses of the last steps, and raises at one that is not finite; whether to stop here."""
+        losses, stops = torch.stack(pending).t().tolist()
+        for number, loss in enumerate(losses):
+            if not math.isfinite(loss):
+                step = self.place.step - len(pending) + number + 1
+                good = (
+                    f"the last good checkpoint is {self.saved}" if self.saved.exists() else "no checkpoint was written"
+                )
+                raise Diverged(f"the loss is {loss} in epoch {self.place.epoch + 1}, step {step}; {good}")
+        self.place.loss += math.fsum(losses)
+        pending.clear()
+        return any(stops)
+
+    def test(self) -> dict:
+        """Ends an epoch: its line of the history, and the place moves to the next one."""
+        place, model = self.place, self.update.tested.eval()
+        with self.update.working.context():
+            scores = self.task.test(model)
+            checks = self.task.test(model, "val") if "val" in self.task.sources else {}
+        line = {
+            "epoch": place.epoch + 1,
+            "lr": float(f"{self.update.lr:.6g}"),
+            "train_loss": round(place.loss / max(place.step, 1), 6),
+            "test_loss": scores.pop("loss"),
+            **scores,
+            **{f"val_{name}": value for name, value in checks.items()},
+        }
+        place.history.append(line)
+        place.epoch, place.step, place.loss = place.epoch + 1, 0, 0.0
+        speed = place.images / place.seconds if place.seconds else 0.0
+        self.say(", ".join(f"{name} {value}" for name, value in line.items()) + f"; {speed:.0f} images/s")
+        if self.recipe.select == "validation" and (
+            self.best is None or line["val_top1"] > self.best["line"]["val_top1"]
+        ):
+            weights = {name: value.detach().cpu().clone() for name, value in self.update.result.state_dict().items()}
+            self.best = {"line": line, "model": weights}
+        return line
+
+    def finish(self) -> dict:
+        """Writes the results, and removes the checkpoint that they make needless."""
+        self._tick()
+        history = self.place.history
+        chosen, model = history[-1], self.update.result
+        if self.best is not None:
+            chosen = self.best["line"]
+            model.load_state_dict(self.best["model"])
+        facts = {"images": self.place.images, "precision": str(self.update.working.dtype)[6:]}
+        metrics = results.summary(self.plain, model, history, chosen, **facts)
+        if self.world.first:
+            times = results.timing(self.place.images, self.place.seconds, self.place.total, self.world)
+            results.write(self.out, model, metrics, history, times, samples(self.task, model))
+            checkpoint.remove(self.saved)
+            self.say(f"top-1 {metrics['top1']:.2f} % (best {metrics['best_top1']:.2f} %); results in {self.out}")
+        return metrics
+
+
+def _tensorboard(out: Path, history: list[dict]):
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(out / "tensorboard"), purge_step=len(history) + 1)
+
+
+def _record(watch, line: dict) -> None:
+    for name, value in line.items():
+        if name != "epoch":
+            watch.add_scalar(name, value, line["epoch"])
+    watch.flush()

@@ -1,0 +1,93 @@
+"""What a run leaves behind: metrics.json, history.csv, timing.json, learned.npz and its weights."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+import resource
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import timm
+import torch
+import torch.nn as nn
+
+from ..bench import machine
+from ..data.places import write_json
+from ..learned import save as save_learned
+from ..measure import cost
+from . import checkpoint
+
+
+def finished(out: Path, row: dict) -> dict | None:
+    """The metrics of a run of this row that has ended; metrics.json is written last."""
+    try:
+        metrics = json.loads((out / "metrics.json").read_text())
+    except (OSError, ValueError):
+        return None
+    whole = all((out / name).exists() for name in ("history.csv", "timing.json", "learned.npz", "weights.pt"))
+    return metrics if whole and metrics.get("row") == row else None
+
+
+def summary(row: dict, model: nn.Module, history: Sequence[Mapping], chosen: Mapping, **facts) -> dict:
+    """The content of metrics.json: `chosen` is the epoch whose accuracy is the result."""
+    price = cost(model)
+    best = max(history, key=lambda line: line["top1"])  # the first of equals
+    return {
+        "row": row,
+        **{key: value for key, value in chosen.items() if key != "lr"},
+        "best_top1": best["top1"],
+        "best_epoch": best["epoch"],
+        "epochs": len(history),
+        "parameters": price.parameters,
+        "macs": price.macs_full,
+        "macs_paper": price.macs_paper,
+        "depth": price.depth,
+        **facts,
+    }
+
+
+def write_history(path: Path, history: Sequence[Mapping]) -> None:
+    """A line for each epoch."""
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(history[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(history)
+    partial.replace(path)
+
+
+def timing(images: int, seconds: float, total: float, world) -> dict:
+    """The content of timing.json."""
+    return {
+        "images_per_second": round(images / seconds, 1) if seconds else None,
+        "training_seconds": round(seconds, 1),
+        "seconds": round(total, 1),
+        "peak_memory_bytes": peak_memory(world.device),
+        "device": str(world.device.type),
+        "processes": world.size,
+        **machine(),
+        "platform": platform.system(),
+    }
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most memory that was ever in use: of the GPU, else of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kilobytes * (1 if platform.system() == "Darwin" else 1024)
+
+
+def write(
+    out: Path, model: nn.Module, metrics: dict, history: Sequence[Mapping], times: dict, arrays: Mapping | None = None
+) -> None:
+    """Every file of a finished run; metrics.json comes last, and is what says that the run has ended."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_history(out / "history.csv", history)
+    write_json(out / "timing.json", times)
+    save_learned(model, out / "learned.npz", **(arrays or {}))
+    state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    checkpoint.write(out / "weights.pt", {"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state})
+    write_json(out / "metrics.json", metrics)

@@ -1,0 +1,100 @@
+"""One update of the weights: the gradients of this process's shares, their mean over all processes, the optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch.nn as nn
+from timm.utils import ModelEmaV3
+
+from .. import recipes
+from ..recipes import Recipe
+from .depth import Depth
+from .precision import Working
+from .processes import World
+
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, int], torch.Tensor]  # model, images, labels, step
+Batch = Sequence[tuple[np.ndarray, torch.Tensor, torch.Tensor]]  # keys, images, labels of each share
+
+
+class Update:
+    """A model with what it takes to train it; the weights are float32 whatever a step computes in."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        loss: Loss,
+        image: torch.Tensor,
+        steps_per_epoch: int,
+        dtype: torch.dtype,
+        seed: int = 0,
+        world: World = World(),  # noqa: B008  frozen: one process on the CPU
+    ):
+        self.recipe, self.loss, self.seed, self.world = recipe, loss, seed, world
+        if recipe.checkpoint_gradients:
+            model.set_grad_checkpointing(True)
+        self.model = model.to(world.device)
+        self.average = ModelEmaV3(self.model, decay=recipe.ema) if recipe.ema else None
+        self.working = Working(self.model, dtype, world.device)
+        with self.working.context():
+            self.depth = Depth(self.working.module, image.to(world.device), seed)
+        self.compiled = torch.compile(self.working.module) if recipe.compile else self.working.module
+        self.optimizer = recipes.optimizer(self.model, recipe)
+        self.set_lr = recipes.schedule(recipe, self.optimizer, steps_per_epoch)
+
+    @property
+    def result(self) -> nn.Module:
+        """The weights that are kept: their average where there is one."""
+        return self.model if self.average is None else self.average.module
+
+    @property
+    def tested(self) -> nn.Module:
+        """The same, in the form that a step computes in."""
+        return self.working.module if self.average is None else self.average.module
+
+    @property
+    def lr(self) -> float:
+        return self.optimizer.param_groups[0]["lr"]
+
+    def __call__(self, batch: Batch, number: int, asked: bool = False) -> torch.Tensor:
+        """Step `number` of the run; (the mean loss, above 0 where a process was asked to stop), left on the device."""
+        self.set_lr(number)
+        torch.manual_seed((self.seed * 1_000_003 + number) % 2**63)  # of dropout, where a model has some
+        loss = torch.zeros((), device=self.world.device)
+        for keys, images, labels in batch:
+            self.depth.draw(keys, self.world.device, self.working.dtype)
+            images = images.to(self.world.device, non_blocking=True)
+            labels = labels.to(self.world.device, non_blocking=True)
+            with self.working.context():
+                part = self.loss(self.compiled, images, labels, number) / len(batch)
+            part.backward()
+            self.working.collect()
+            loss += part.detach()
+        report = self.world.mean_gradients(self.working.parameters, loss, torch.tensor(float(asked)))
+        if self.recipe.clip:
+            nn.utils.clip_grad_norm_(self.working.parameters, self.recipe.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.working.refresh()
+        if self.average is not None:
+            self.average.update(self.model)
+        return report
+
+    def state(self) -> dict:
+        """What a checkpoint keeps."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+        }
+
+    def load(self, state: dict) -> None:
+        """Takes up a state."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.working.refresh()

@@ -1,0 +1,166 @@
+"""A run that is killed and started again ends like one that was left alone, to the last byte."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {"epochs": 4, "passes": 2, "batch": 100, "warmup_epochs": 1, "ema": 0.9, "mix_prob": 1.0}
+RESULTS = ("metrics.json", "history.csv", "learned.npz")
+
+
+def words(out):
+    row = {"dataset": "cifar10-mini", "model": "test_vit", "mask": "gmm", "recipe": "gmm", "seed": 1}
+    options = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+    return [*(f"--{key}={value}" for key, value in row.items()), *options, f"--out={out}"]
+
+
+def start(out, code="", **options):
+    """A training process; `code` runs before the training in the same process."""
+    program = f"import sys\n{code}\nfrom gmmvit.cli import main\nsys.exit(main(['train', *sys.argv[1:]]))"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", program, *words(out)], **pipes, **options)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    process = start(out)
+    said, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return out
+
+
+def assert_same(out, undisturbed):
+    for name in RESULTS:
+        assert (out / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    ours, theirs = (torch.load(folder / "weights.pt", weights_only=True)["model"] for folder in (out, undisturbed))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+SLOW = """
+import time
+from gmmvit.train import update
+call = update.Update.__call__
+def slowly(*arguments):
+    time.sleep(0.04)
+    return call(*arguments)
+update.Update.__call__ = slowly
+"""
+
+
+def test_killed_at_random_moments(undisturbed, tmp_path):
+    out, moments, lengths = tmp_path / "run", random.Random(0), []
+    for _ in range(5):
+        process = start(out, SLOW)
+        try:
+            process.wait(moments.uniform(2.5, 5.5))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            lengths.append(len(process.communicate()[0].splitlines()))
+    process = start(out)
+    said, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert len(lengths) >= 2  # it was killed more than once before it could end
+    assert_same(out, undisturbed)
+
+
+KILL_INSIDE = """
+import os, signal
+from gmmvit.train import checkpoint
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+counts = {"write": 0}
+%s
+"""
+MOMENTS = {
+    "with half of the bytes written": """
+save = checkpoint.torch.save
+def half(content, file):
+    counts["write"] += 1
+    if counts["write"] == 2:
+        import io
+        whole = io.BytesIO(); save(content, whole)
+        file.write(whole.getvalue()[:whole.tell() // 2]); file.flush(); die()
+    save(content, file)
+checkpoint.torch.save = half
+""",
+    "before the new file takes the old one's place": """
+replace = os.replace
+def last(a, b):
+    if str(b).endswith("last.pt"):
+        counts["write"] += 1
+        if counts["write"] == 2: die()
+    replace(a, b)
+os.replace = last
+""",
+    "after the results, before the checkpoint is removed": """
+from gmmvit.train import loop
+loop.checkpoint.remove = die
+""",
+    "with the first results written": """
+from gmmvit.train import results
+results.save_learned = die
+""",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_inside_writing(undisturbed, tmp_path, moment):
+    process = start(tmp_path / "run", KILL_INSIDE % MOMENTS[moment])
+    process.communicate(timeout=300)
+    assert process.returncode == -signal.SIGKILL
+    process = start(tmp_path / "run")
+    said, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert ("already ended" if "removed" in moment else "resumed at epoch") in said
+    assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.parametrize("number, code", ((signal.SIGINT, 130), (signal.SIGTERM, 143)))
+def test_asked_to_stop_in_an_epoch_it_saves_and_goes_on_there(undisturbed, tmp_path, number, code):
+    saved = tmp_path / ".checkpoints" / "run" / "last.pt"
+    process = start(tmp_path / "run", SLOW)
+    deadline = time.monotonic() + 120
+    while not saved.exists() and time.monotonic() < deadline:  # the first epoch has ended
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(number)
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    assert "the same command goes on from" in errors and "Traceback" not in errors
+    place = torch.load(saved, weights_only=True)["place"]
+    assert place["epoch"] >= 1 and place["step"] > 0
+    process = start(tmp_path / "run")
+    said, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert f"resumed at epoch {place['epoch']}, step {place['step']}" in said
+    assert_same(tmp_path / "run", undisturbed)
+
+
+def test_two_processes_that_are_killed_go_on_together(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "gmmvit.train"]
+    call = [*launcher, *words(tmp_path / "run")]
+    saved = tmp_path / ".checkpoints" / "run" / "last.pt"
+    process = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not saved.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(int(worker), signal.SIGKILL)
+    assert process.wait(60) != 0
+    for folder in ("run", "undisturbed"):
+        call[-1] = f"--out={tmp_path / folder}"
+        done = subprocess.run(call, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert ("resumed" in done.stdout) == (folder == "run")
+    assert_same(tmp_path / "run", tmp_path / "undisturbed")

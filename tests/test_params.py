@@ -1,0 +1,89 @@
+"""params.yaml: what is read from it, and bad files refused in a sentence."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gmmvit import params
+from gmmvit.checks import check
+
+FILE = """\
+profile: smoke
+rows:
+  plain: {dataset: cifar10-mini, model: vit}
+  masked:
+    dataset: cifar10-mini
+    model: vit
+    mask: gmm
+    seed: 1
+    set: {lr: 1e-3, weight_decay: 5E-4, sigma_init: [1e1, 0]}
+figures: {colour: blue}
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_file_is_read_with_numbers_as_a_person_means_them(tmp_path):
+    read = params.read(written(tmp_path, FILE))
+    assert (read.profile, list(read.rows), read.rest) == ("smoke", ["plain", "masked"], {"figures": {"colour": "blue"}})
+    row = params.find_row(read, "masked")
+    assert (row.name, row.mask, row.seed) == ("masked", "gmm", 1)
+    assert row.recipe_settings.lr == 1e-3 and row.recipe_settings.weight_decay == 5e-4
+    assert row.mask_options == {"sigma_init": (10.0, 0.0)}
+    assert check(row) is row
+
+
+def test_unknown_row_is_answered_with_the_nearest_name(tmp_path):
+    with pytest.raises(ValueError, match="unknown row of the profile 'smoke' 'plane'.*nearest is 'plain'"):
+        params.find_row(params.read(written(tmp_path, FILE)), "plane")
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("", "got 'nothing'"),
+        ("- 1\n", r"expected a mapping with a profile and rows, got \[1\]"),
+        ("profile: {", "cannot be read as YAML"),
+        ("profile: smoke\nrow: {}\n", "rows: expected rows by name, got None; the nearest key is 'row'"),
+        ("profile: 3\nrows: {a: {}}\n", "profile: expected a name, got 3"),
+        (FILE.replace("masked:", "plain:"), "the key 'plain' stands twice, in lines 3 and 4"),
+        (FILE.replace("seed: 1", "model: cait"), "the key 'model' stands twice, in lines 6 and 8"),
+        (FILE.replace("plain:", "a b:"), "row a b: name: expected letters"),
+        (FILE.replace("plain: {", "plain: {name: x, "), "row plain: unknown key 'name'"),
+        (FILE.replace("{dataset: cifar10-mini, model: vit}", "vit"), "row plain: expected dataset, model"),
+    ],
+)
+def test_bad_files_are_refused_in_a_sentence(tmp_path, text, told):
+    with pytest.raises(ValueError, match=told):
+        params.read(written(tmp_path, text))
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="params.yaml is not there"):
+        params.read(tmp_path / "params.yaml")
+
+
+def test_values_of_a_command_line_are_parsed_as_in_the_file():
+    assert [params.parse(text) for text in ("1e-3", "3", "true", "mean", "[10, 1e1]")] == [
+        0.001,
+        3,
+        True,
+        "mean",
+        [10, 10.0],
+    ]
+
+
+def test_module_loads_without_torch():
+    folder = Path(params.__file__).parent
+    code = (
+        "import sys, types; package = types.ModuleType('gmmvit'); package.__path__ = [sys.argv[1]];"
+        "sys.modules['gmmvit'] = package; import gmmvit.params, gmmvit.recipes;"
+        "assert not {'torch', 'timm', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
