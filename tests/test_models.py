@@ -359,7 +359,7 @@ def test_without_stochastic_depth_training_is_deterministic(name):
 
 def test_every_backbone_is_registered_with_timm():
     assert set(timm.list_models("gmmvit_*")) == {f"gmmvit_{name}" for name in gmmvit.models.BACKBONES}
-    assert len(gmmvit.models.BACKBONES) == 13
+    assert len(gmmvit.models.BACKBONES) == 14
 
 
 @pytest.mark.parametrize("name", FIVE)

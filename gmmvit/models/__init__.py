@@ -1,4 +1,4 @@
-"""The backbones of the GMM paper for small images, by name, and registered with timm as gmmvit_<name>."""
+"""Backbones for small images (the GMM paper's and a relative-position ViT), registered with timm as gmmvit_<name>."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ..errors import unknown
 from .cait import CaiT
 from .parts import explicit_attention_on_cpu, side
 from .pit import PiT
+from .relpos import RelPosViT
 from .swin import Swin
 from .t2t import T2T
 from .vit import SIZES, ViT
 
-__all__ = ["BACKBONES", "CaiT", "PiT", "Swin", "T2T", "ViT", "create_model"]
+__all__ = ["BACKBONES", "CaiT", "PiT", "RelPosViT", "Swin", "T2T", "ViT", "create_model"]
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "vit": partial(ViT, **SIZES["vit"]),
@@ -25,10 +26,11 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "cait": CaiT,
     "pit": PiT,
     "t2t": T2T,
+    "vit_relpos": RelPosViT,
     **{name: partial(ViT, **size) for name, size in SIZES.items() if name != "vit"},
 }
 READOUTS = ("mean", "token")
-WITHOUT_CLASS_TOKEN = ("swin", "t2t")
+WITHOUT_CLASS_TOKEN = ("swin", "t2t", "vit_relpos")
 TIMM_OPTIONS = {"in_chans", "drop_rate", "proj_drop_rate", "attn_drop_rate", "features_only", "out_indices"}
 
 default_cfgs = {  # timm reads this name; no weights, and the statistics of CIFAR-10
