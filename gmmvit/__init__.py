@@ -5,12 +5,14 @@ from .folding import fold
 from .masks import ElementMask, GaussianBias, GaussianMixtureMask
 from .models import create_model
 from .sites import Site, attach, detach, masks_of
+from .transmix import TransMix
 
 __all__ = [
     "ElementMask",
     "GaussianBias",
     "GaussianMixtureMask",
     "Site",
+    "TransMix",
     "attach",
     "attention_maps",
     "create_model",

@@ -44,7 +44,8 @@ class ModuleStack:
             self.running.append((name, module, args, kwargs))
 
         def leave(module: nn.Module, args: tuple, output: Any) -> None:
-            self.running.pop()
+            if self.running:  # else the stack was made while this module was running already
+                self.running.pop()
 
         self.handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         self.handles.append(module.register_forward_hook(leave, always_call=True))

@@ -250,12 +250,12 @@ def optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def mixer(recipe: Recipe, classes: int) -> Mixup | None:
-    """timm's Mixup for whole batches, which smooths the labels too; None where nothing is mixed."""
-    from timm.data import Mixup
+    """timm's Mixup for whole batches, or TransMix on it; both smooth the labels; None where nothing is mixed."""
+    from .transmix import Mixup, TransMix
 
     if not recipe.mixes:
         return None
-    return Mixup(
+    return (TransMix if recipe.transmix else Mixup)(
         mixup_alpha=recipe.mixup,
         cutmix_alpha=recipe.cutmix,
         prob=recipe.mix_prob,

@@ -72,12 +72,13 @@ class Classification:
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, step: int) -> torch.Tensor:
         """Cross-entropy of a batch that is mixed as the global batch of this step is."""
-        target = labels
-        if self.mix:
-            with numpy_seed(self.row.seed, step):
-                images, target = self.mix(images, labels)
-        logits = model(images).float()
-        return F.cross_entropy(logits, target, label_smoothing=0.0 if self.mix else self.recipe.label_smoothing)
+        if self.mix is None:
+            return F.cross_entropy(model(images).float(), labels, label_smoothing=self.recipe.label_smoothing)
+        with numpy_seed(self.row.seed, step):
+            if self.recipe.transmix:
+                return self.mix.loss(model, images, labels)
+            images, target = self.mix(images, labels)
+        return F.cross_entropy(model(images).float(), target)
 
     @torch.inference_mode()
     def test(self, model: nn.Module, split: str = "test") -> dict[str, float]:
