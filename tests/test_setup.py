@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK_LINES = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
 LINUX_ONLY = '; sys_platform == "linux"'
 
-IMPORT_NAMES = {"yaml": "pyyaml"}  # import name -> distribution, where they differ
+IMPORT_NAMES = {"yaml": "pyyaml", "IPython": "ipython"}  # import name -> distribution, where they differ
 COMMANDS = {"dvc", "jupyter", "nbval", "papermill", "torch-tb-profiler"}  # run or opened with, not imported
 
 

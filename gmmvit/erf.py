@@ -1,0 +1,107 @@
+"""Effective receptive field: how much each pixel moves the features of the central patch (GAB, arXiv 2305.04722).
+
+Y = mean over features of the central patch of the last feature map, G = mean over colours of dY/dx, ReLU for each
+image, then the mean over images, divided by its sum (facts 2.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+import torch.nn as nn
+
+from .data.progress import bar
+from .geometry import Grid, grid_of
+from .probe import at_rest
+
+FEATURES = ("last", "before the norm")
+VOID = 1e-4  # of the gradient of a random projection: below it, the mean over features says nothing
+
+
+class VoidField(ValueError):
+    """The mean over features is constant, whatever the image (erratum A5)."""
+
+
+def effective_receptive_field(
+    model: nn.Module, batches: Iterable[torch.Tensor], features: str = "last", images: int | None = None
+) -> np.ndarray:
+    """The field of `images` images (of all, where None), (H, W), summing to 1; deterministic in evaluation mode."""
+    if features not in FEATURES:
+        raise ValueError(f"features: expected one of {FEATURES}, got {features!r}")
+    place = next(model.parameters())
+    total, count = None, 0
+    with at_rest(model), torch.enable_grad(), bar(total=images, desc="receptive field") as progress:
+        for batch in batches:
+            batch = batch[: None if images is None else images - count]
+            batch = batch.to(place.device, place.dtype).requires_grad_()
+            central = _central(model, batch, features)  # (B, C)
+            (gradient,) = torch.autograd.grad(central.mean(1).sum(), batch, retain_graph=not count)
+            if not count:
+                _refuse_void(model, central, batch, gradient)
+            field = gradient.mean(1).relu().double().sum(0)  # (H, W): images do not meet, so each has its own gradient
+            total = field if total is None else total + field
+            count += len(batch)
+            progress.update(len(batch))
+            if count == images:
+                break
+    if total is None:
+        raise ValueError("expected at least one batch of images, got none")
+    return (total / total.sum()).cpu().numpy()
+
+
+def central_patch(grid: Grid) -> tuple[int, int]:
+    """Row and column of the central patch; of an even grid, the upper left of the middle four (90 of 14 x 14)."""
+    return (grid[0] - 1) // 2, (grid[1] - 1) // 2
+
+
+def _central(model: nn.Module, images: torch.Tensor, features: str) -> torch.Tensor:
+    """The features of the central patch of the last feature map, (B, C)."""
+    if not hasattr(model, "forward_features"):
+        raise ValueError(f"{type(model).__name__}: expected a model of timm, which has forward_features")
+    if features == "last":
+        return _at_centre(model, model.forward_features(images), images)
+    norm = getattr(model, "norm", None)
+    if norm is None or isinstance(norm, nn.Identity):
+        raise ValueError(f"{type(model).__name__} has no norm after its last layer: expected features='last'")
+    met = []
+    hook = norm.register_forward_pre_hook(lambda module, args: met.append(args[0]))
+    try:
+        model.forward_features(images)
+    finally:
+        hook.remove()
+    return _at_centre(model, met[-1], images)
+
+
+def _at_centre(model: nn.Module, features: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    width = model.num_features
+    if features.ndim == 4:
+        channels_first = features.shape[1] == width and features.shape[-1] != width
+        image = features.permute(0, 2, 3, 1) if channels_first else features
+        row, column = central_patch(tuple(image.shape[1:3]))
+        return image[:, row, column]
+    prefix = getattr(model, "num_prefix_tokens", 0)
+    aspect = images.shape[-2] / images.shape[-1]
+    found = (
+        (p, grid_of(features.shape[1] - p, aspect)) for p in (prefix, 0, 1)
+    )  # CaiT hands its token on only at the end
+    prefix, grid = next(((p, grid) for p, grid in found if grid), (0, None))
+    if grid is None:
+        raise ValueError(
+            f"{type(model).__name__}: expected features of one grid of patches, got {tuple(features.shape)}"
+        )
+    row, column = central_patch(grid)
+    return features[:, prefix + row * grid[1] + column]
+
+
+def _refuse_void(model: nn.Module, central: torch.Tensor, images: torch.Tensor, gradient: torch.Tensor) -> None:
+    """After a LayerNorm without a learned gain the mean over features is 0, and its gradient rounding noise."""
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(central.shape[1], generator=generator).to(central) / central.shape[1]
+    (other,) = torch.autograd.grad((central @ direction).sum(), images)
+    if gradient.norm() < VOID * other.norm():
+        raise VoidField(
+            f"{type(model).__name__}: the mean over the central patch's features is constant (its norm has gain 1, as "
+            "in an untrained model: erratum A5), and the field rounding noise: expected features='before the norm'"
+        )
