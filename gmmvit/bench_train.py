@@ -86,12 +86,20 @@ def stock_steps(name: str, images: torch.Tensor, labels: torch.Tensor) -> dict[s
     return {arm: training_step(model.to(images.device).train(), images, labels, None) for arm, model in models.items()}
 
 
-def our_step(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype, world: World) -> Step:
+def our_step(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    dtype: torch.dtype,
+    world: World,
+    loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+) -> Step:
     """The engine's own update, stochastic depth drawn and learning rate set, without the loader."""
+    loss = loss or (lambda model, images, labels: F.cross_entropy(model(images).float(), labels))
     update = Update(
         model,
         find("gmm"),
-        lambda model, images, labels, step: F.cross_entropy(model(images).float(), labels),
+        lambda model, images, labels, step: loss(model, images, labels),
         images[:1],
         steps_per_epoch=100,
         dtype=dtype,

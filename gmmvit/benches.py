@@ -61,3 +61,16 @@ def data(arguments: Namespace, device: str) -> tuple[dict, str]:
     speeds, shares = figures["images_per_second_of_a_worker"], figures["share_of_a_step"]
     rows = [(recipe, f"{speed:,}", f"{shares[recipe]:.1%}") for recipe, speed in speeds.items()]
     return figures, table(rows, ("recipe", "images/s of a worker", "of a GMM-ViT step"))
+
+
+def mix(arguments: Namespace, device: str) -> tuple[dict, str]:
+    """What TransMix adds to CutMix."""
+    from .bench_mix import MODELS, bench_mix
+
+    names = (arguments.model,) if arguments.model else tuple(MODELS)
+    figures = bench_mix(names, arguments.batch, arguments.rounds or 10, device)
+    rows = []
+    for name, measured in figures["models"].items():
+        speeds = measured["images_per_second"]
+        rows.append((name, f"{speeds['cutmix']:.0f}", f"{speeds['transmix']:.0f}", f"{measured['time']:+.1%}"))
+    return figures, table(rows, ("images/s", "CutMix", "TransMix", "time of a step"))

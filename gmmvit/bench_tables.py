@@ -1,0 +1,68 @@
+"""The records of benchmarks, and what a mask adds to a model, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .masks import KINDS
+from .measure import cost
+from .models import create_model
+from .plots import NAMES
+from .tables import Column, Table
+
+
+def cost_table(model: str) -> Table:
+    """Parameters, MACs of an image and depth of a backbone without a mask and with each."""
+    columns = [
+        Column("mask", f"{model} with"),
+        Column("parameters", "parameters", ",d"),
+        Column("macs_paper", "MACs, paper's count", ",d"),
+        Column("macs_full", "MACs, all", ",d"),
+        Column("depth", "attention layers", "d"),
+    ]
+    masks = {"none": None} | {name: name for name in KINDS}
+    return Table(
+        columns, [{"mask": name, **vars(cost(create_model(model, mask=mask)))} for name, mask in masks.items()]
+    )
+
+
+def operators_table(shares: Iterable[Mapping]) -> Table:
+    """The operators of a step, of gmmvit.bench_train.operators."""
+    columns = [
+        Column("operator", "operator"),
+        Column("calls", "calls", "d"),
+        Column("ms", "own time (ms)", ".1f"),
+        Column("share", "share", ".1%"),
+    ]
+    return Table(columns, list(shares))
+
+
+def masks_table(record: Mapping) -> Table:
+    """A step with each mask against the faster one without, of `gmmvit bench masks`."""
+    columns = [
+        Column("mask", "mask"),
+        Column("images_per_second", "images/s", ".0f"),
+        Column("time", "time of a step", "+.1%"),
+        Column("bytes", "bytes saved for backward", "+.1%"),
+    ]
+    measured = ("images_per_second", "time", "bytes")
+    return Table(columns, [{"mask": name} | {key: record[key][name] for key in measured} for name in record["time"]])
+
+
+def throughput_table(record: Mapping) -> Table:
+    """Our step against the stock one for each backbone, of `gmmvit bench train`."""
+    columns = [
+        Column("model", "model"),
+        Column("stock", "stock images/s", ".0f"),
+        Column("ours", "ours", ".0f"),
+        Column("times", "times stock"),
+        Column("gmm", "ours + GMM", ".0f"),
+        Column("gmm_times", "times stock"),
+    ]
+    lines = []
+    for name, measured in record["backbones"].items():
+        speeds, times = measured["images_per_second"], measured["over_stock"]
+        stock = max(speed for arm, speed in speeds.items() if arm.startswith("stock"))
+        ours = {"ours": speeds["ours"], "times": times["ours"], "gmm": speeds["gmm"], "gmm_times": times["gmm"]}
+        lines.append({"model": NAMES.get(name, name), "stock": stock, **ours})
+    return Table(columns, lines)
