@@ -1,24 +1,65 @@
 # Each verb sets itself up: the pinned environment of requirements.lock is installed into .venv the first time it is needed.
-# In an environment of your own (environment.yml) call gmmvit, pytest and dvc directly instead.
+# In an environment of your own (environment.yml) call dvc repro, gmmvit and pytest directly instead.
 
 PYTHON ?= python3
 ARGS ?=
+PROFILE ?=
+KEEP_GOING ?=
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/pip install -q --disable-pip-version-check
 
+# The commands of dvc.yaml call python, papermill and gmmvit by name: they are to be this environment's.
+export PATH := $(abspath $(BIN)):$(PATH)
+
 .DEFAULT_GOAL := help
-.PHONY: help repro test quick lint lock
+.PHONY: help repro rows test quick lint lock profile
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
-repro: $(STAMP) ## the main job: print the table of backbones
-	$(BIN)/gmmvit models
+repro: $(STAMP) profile ## every row, table, figure and the report; PROFILE=cpu puts that profile in force, KEEP_GOING=1 passes over failing rows
+	$(BIN)/dvc repro $(if $(KEEP_GOING),--keep-going || { code=$$?; $(PARTIAL); exit $$code; })
 
-test: $(STAMP) ## all tests; ARGS="-k masks" are given to pytest
+# The tables, figures and the report without the rows that failed: dvc leaves out all that depends on them.
+PARTIAL = \
+  profile=$$(awk '$$1 == "profile:" { print $$2 }' params.yaml); \
+  folder=reports/$$profile/partial; \
+  rm -rf $$folder && mkdir -p $$folder; \
+  for name in main_results motivation gmm_ablation profile; do \
+    $(BIN)/papermill notebooks/$$name.ipynb $$folder/$$name.ipynb --cwd notebooks -k python3 --no-progress-bar \
+      -p profile $$profile -p out $$folder; \
+  done; \
+  $(BIN)/gmmvit report $$profile --partial
+
+rows: $(STAMP) profile ## the rows alone, JOBS=2 at a time (each on a GPU of its own, where there are several); may be stopped and repeated
+	$(BIN)/dvc repro clean $$($(BIN)/dvc stage list --name-only | grep '^data@')
+	$(BIN)/dvc stage list --name-only | grep '^run@' | SHARE=$(JOBS) xargs -P $(JOBS) $(SLOTS) -I ROW sh -c '$(ONE_ROW)'
+
+# xargs would stop at dvc's exit code of a failing row, 255. Rows share the processor, and the GPUs in turn.
+GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+SLOTS = $(if $(filter-out 0 1,$(GPUS)),--process-slot-var=SLOT)
+ONE_ROW = \
+  cores=$$(getconf _NPROCESSORS_ONLN); \
+  export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$((cores > SHARE ? cores / SHARE : 1))}; \
+  $(if $(SLOTS),export CUDA_VISIBLE_DEVICES=$$((SLOT % $(GPUS)));) \
+  $(BIN)/dvc --wait-for-lock repro -s ROW || exit 1
+
+# Puts PROFILE in force; a params.yaml that is none of the profiles is kept as params.yaml.old.
+profile:
+ifneq ($(PROFILE),)
+	@test -f profiles/$(PROFILE).yaml || { echo "unknown profile '$(PROFILE)': expected one of $(basename $(notdir $(wildcard profiles/*.yaml)))" >&2; exit 1; }
+	@cmp -s profiles/$(PROFILE).yaml params.yaml || { \
+	  for known in profiles/*.yaml; do cmp -s $$known params.yaml && break; done || ! test -f params.yaml || \
+	  { mv params.yaml params.yaml.old; echo "params.yaml, which was none of the profiles, is kept as params.yaml.old"; }; \
+	  cp profiles/$(PROFILE).yaml params.yaml; }
+endif
+
+test: $(STAMP) ## all tests, and the notebooks against their outputs; ARGS="-k masks" are given to pytest, without the notebooks
 	$(BIN)/pytest $(ARGS)
+	$(if $(ARGS),,$(BIN)/pytest --nbval --nbval-current-env notebooks)
 
 quick: $(STAMP) ## the tests that are not marked slow
 	$(BIN)/pytest -m "not slow" $(ARGS)

@@ -13,6 +13,7 @@ from .analysis import Explained, Regularities
 from .figures import COLUMN, PAGE, Figure, styled
 from .geometry import Grid
 from .mixtures import Fit
+from .tables import text
 
 SIGNED, POSITIVE = "RdBu_r", "viridis"
 
@@ -65,10 +66,10 @@ def decay(regular: Regularities, fits: Iterable[Fit] = (), head: int = 0) -> Fig
     between = np.append(0, np.linspace(1, regular.distance[-1], 300))  # no pair is closer than one patch
     for fit in fits:
         count = len(fit.sigma)
-        label = f"{count} kernel{'s' if count > 1 else ''}, R² = {fit.r2:.3f}"
+        label = f"{count} kernel{'s' if count > 1 else ''}, R² = {text(fit.r2, '.3f')}"
         axes.plot(between, fit.at(between), label=label)
     axes.set(xlabel="distance of query and key (patches)", ylabel="mask weight")
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=2)
     return figure
 
 
@@ -137,11 +138,14 @@ def heat_maps(images: np.ndarray, heats: Mapping[str, np.ndarray]) -> Figure:
 
 
 @styled
-def steps(matrices: Mapping[str, np.ndarray]) -> Figure:
-    """Matrices side by side, each under its name with its own colour bar: a method, step by step."""
+def steps(matrices: Mapping[str, np.ndarray], signed: bool = False) -> Figure:
+    """Matrices side by side, each under its name with its own colour bar: a method, step by step.
+
+    Where all are `signed`, one that happens to have no negative entry is drawn on the diverging map as well.
+    """
     figure = Figure(figsize=(PAGE, 0.5 + PAGE / len(matrices)))
     for axes, (name, matrix) in zip(figure.subplots(1, len(matrices), squeeze=False)[0], matrices.items(), strict=True):
-        if np.min(matrix) < 0:
+        if signed or np.min(matrix) < 0:
             image = _signed(axes, matrix, np.abs(matrix).max())
         else:
             image = _bare(axes).imshow(matrix, cmap=POSITIVE, vmin=0)

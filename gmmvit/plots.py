@@ -35,6 +35,7 @@ def learning_curve(history: History) -> Figure:
     accuracy.plot(history["epoch"], history["top1"], marker=marker, color="C1")
     accuracy.set(xlabel="epoch", ylabel="test top-1 accuracy (%)")
     for axes in (loss, accuracy):
+        axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
@@ -51,6 +52,7 @@ def learning_curves(arms: Mapping[str, Iterable[History]]) -> Figure:
         (line,) = axes.plot(epochs, top1.mean(0), marker="o" if len(epochs) < 30 else None, label=name)
         axes.fill_between(epochs, top1.min(0), top1.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel="epoch", ylabel="test top-1 accuracy (%)")
+    axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     return figure

@@ -1,0 +1,153 @@
+"""The ablations of the GMM paper on ViT: panels of arms, each of which differs from the paper's mask in one respect.
+
+Of these the paper's numbers are known for the number of kernels, no mask, and GMM shared by the heads or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from .main_table import PUBLISHED_ON, published_main
+from .models.vit import SIZES
+from .published import table as published_table
+from .recipes import find
+from .results import group, look_up
+from .rows import Row
+from .tables import Column, Table
+
+BASE = {  # the paper's mask on ViT; an arm names what it has instead
+    "model": "vit",
+    "mask": "gmm",
+    "readout": "mean",
+    "share_heads": False,
+    "kernels": 5,
+    "sigma_init": (10.0, 10.0),
+    "alpha_init": (0.0, 2.0),
+    "where": "scores",
+}
+SIGMAS = ((1, 1), (3, 3), (10, 0), (10, 10), (30, 10))  # mean, sd; with alpha 0, 2
+ALPHAS = {"0, 0.5": (0, 0.5), "0, 2": (0, 2), "1/K, 0": (1 / BASE["kernels"], 0), "1, 0.2": (1, 0.2)}  # sigma 10, 10
+KERNELS = (1, 2, 3, 4, 5, 8, 10)
+DEPTHS = ("vit_d6", "vit", "vit_d15", "vit_d30", "vit_d30_108", "vit_d30_192", "vit_d60")
+
+INITIAL = {
+    "initial sigma: mean, sd": {f"{mean}, {sd}": {"sigma_init": (mean, sd)} for mean, sd in SIGMAS},
+    "initial alpha: mean, sd": {label: {"alpha_init": pair} for label, pair in ALPHAS.items()},
+}
+OTHERS = {
+    "mask": {
+        "none": {"mask": "none"},
+        "ELM": {"mask": "elm"},
+        "GMM, shared by the heads": {"share_heads": True},
+        "GMM, one for each head": {},
+    },
+    "place of the mask": {"before the softmax": {}, "after the softmax": {"where": "probabilities"}},
+}
+DEPTH = {f"{SIZES[model]['depth']}, {SIZES[model]['embed_dim']}": {"model": model} for model in DEPTHS}
+
+
+def differences(row: Row) -> dict:
+    """What a row has instead of the paper's mask on ViT."""
+    settings = {"model": row.model, "mask": row.mask, **row.model_options, **row.mask_options}
+    return {key: value for key, value in settings.items() if value != BASE.get(key)}
+
+
+def initialisations(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collection[str] = ()) -> list[dict]:
+    """Arms of the initial sigma and alpha, with and without weight decay on them (a series each)."""
+    decayed = {True: "sigma and alpha decayed", False: "not decayed"}
+    series = {name: decayed[row.recipe_settings.decay_masks] for name, row in rows.items()}
+    return _arms(INITIAL, series, rows, runs, failed)
+
+
+def others(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collection[str] = ()) -> list[dict]:
+    """Arms of the kind of mask, of the heads that share one, and of its place before or after the softmax."""
+    usual, published = _usual(rows), published_main()
+    lines = _arms(OTHERS, dict.fromkeys(usual, ""), usual, runs, failed)
+    for line in lines:
+        if line["group"] == "mask":
+            keys = BASE | OTHERS["mask"][line["label"]]
+            line["published"] = look_up(published, keys, line["dataset"].replace("-", "_"))
+    return lines
+
+
+def depths(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collection[str] = ()) -> list[dict]:
+    """Arms of depth and width, plain and with the mask (a series each)."""
+    found = []
+    for series, mask in (("plain", {"mask": "none"}), ("GMM", {})):
+        panel = {label: differs | mask for label, differs in DEPTH.items()}
+        usual = _usual(rows)
+        found += _arms({"depth, width": panel}, dict.fromkeys(usual, series), usual, runs, failed)
+    return found
+
+
+def by_kernels(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collection[str] = ()) -> list[dict]:
+    """Arms of the number of kernels; 0 is the model without a mask, which was published as a mask of one."""
+    panel = {0: {"mask": "none"}} | {count: {"kernels": count} for count in KERNELS}
+    usual = _usual(rows)
+    lines = _arms({"kernels": panel}, dict.fromkeys(usual, ""), usual, runs, failed)
+    published = [
+        row | {"kernels": row["kernels"] * (row["mask"] != "none")} for row in published_table("gmm_kernels")["rows"]
+    ]
+    for line in lines:
+        line["published"] = look_up(published, {"kernels": line["label"]}, line["dataset"].replace("-", "_"))
+    return lines
+
+
+def _usual(rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Rows whose masks are decayed, or not, as their recipe says."""
+    return {name: row for name, row in rows.items() if row.recipe_settings.decay_masks == find(row.recipe).decay_masks}
+
+
+def _arms(
+    panels: Mapping, series: Mapping[str, str], rows: Mapping[str, Row], runs: Iterable[dict], failed
+) -> list[dict]:
+    """A line for each arm with rows: dataset, group (the panel), label, series, ours (a Score), values of the seeds."""
+    runs, lines = list(runs), []
+    for panel, arms in panels.items():
+        for label, differs in arms.items():
+            differs = {key: value for key, value in differs.items() if value != BASE[key]}
+            for each in dict.fromkeys(series.values()):
+                alike = {n: row for n, row in rows.items() if series[n] == each and differences(row) == differs}
+                for found in group(alike, runs, failed, dataset=None, recipe=None):
+                    values = list(found.by_seed().values())
+                    line = {"group": panel, "label": label, "series": each, "ours": found.score(), "values": values}
+                    lines.append({"dataset": found.keys["dataset"], **line})
+    return lines
+
+
+def kernels_table() -> Table:
+    """The published numbers of kernels, the point at 1 as what it is: the model without a mask."""
+    columns = [Column("kernels", "kernels, as published", "d"), Column("mask", "what it is")]
+    columns += [Column(dataset, title) for dataset, title in PUBLISHED_ON.items()]
+    return Table(columns, published_table("gmm_kernels")["rows"])
+
+
+def curves(lines: Iterable[Mapping]) -> dict[str, dict[int, list[float]]]:
+    """{data set: {kernels: top-1 of each seed}} of the data sets on which masks were compared, for plots.kernels."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for line in lines:
+        if line["values"]:
+            found.setdefault(line["dataset"], {})[line["label"]] = line["values"]
+    return {dataset: counts for dataset, counts in found.items() if len(counts) > 1}
+
+
+def points(lines: Iterable[Mapping], names: Mapping[str, str]) -> list[dict]:
+    """The arms that were run, for plots.arms: their panels name the data set where there are several."""
+    run = [line for line in lines if line["values"]]
+    several = len({line["dataset"] for line in run}) > 1
+    prefix = {line["dataset"]: f"{names.get(line['dataset'], line['dataset'])}: " if several else "" for line in run}
+    return [line | {"group": prefix[line["dataset"]] + line["group"]} for line in run]
+
+
+def arms_table(lines: Iterable[Mapping]) -> Table:
+    """published | ours of arms; where the paper's number is not known it says so."""
+    columns = [
+        Column("dataset", "data set"),
+        Column("group", "what is varied"),
+        Column("label", "arm", "d"),
+        Column("series", ""),
+        Column("published", "published"),
+        Column("ours", "ours: mean ± sd (n)"),
+    ]
+    unknown = "not established"
+    return Table(columns, [line | {"published": line.get("published") or unknown} for line in lines])

@@ -1,0 +1,251 @@
+"""dvc.yaml: what its stages depend on; and on a copy of the project, what runs again after a change and what not."""
+
+import json
+import modulefinder
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+NOTEBOOKS = ("main_results", "motivation", "gmm_ablation", "profile")
+FETCHING = {f"gmmvit/data/{name}.py" for name in ("fetch", "official_arrays", "official_files")}
+DATA_OF = {  # files that modules read beside their code
+    "gmmvit/figures.py": ["gmmvit/paper.mplstyle"],
+    "gmmvit/published.py": ["gmmvit/published.toml"],
+    "gmmvit/report.py": [str(p.relative_to(ROOT)) for p in (ROOT / "gmmvit").glob("report*") if p.suffix != ".py"],
+}
+
+
+def imported_by(code, tmp_path):
+    """The package's files that a program imports, at its start or later, and what these files read."""
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    finder = modulefinder.ModuleFinder(path=[str(ROOT)])
+    finder.run_script(str(program))
+    files = {module.__file__ for module in finder.modules.values()} - {None, str(program)}
+    names = {str(Path(file).relative_to(ROOT)) for file in files}
+    return names | {each for module, read in DATA_OF.items() if module in names for each in read}
+
+
+def listed(stage):
+    """What a stage depends on inside the package, folders as their files."""
+    deps = [Path(dep) for dep in stage["deps"] if dep.startswith("gmmvit")]
+    return {
+        str(p) for dep in deps for p in ((ROOT / dep).rglob("*.py") if (ROOT / dep).is_dir() else [ROOT / dep])
+    }, deps
+
+
+def code_of(notebook):
+    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
+    return "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+
+
+def test_runs_depend_on_what_training_imports_and_on_nothing_else(tmp_path):
+    needed = (
+        imported_by("import gmmvit.train", tmp_path) - FETCHING
+    )  # what these fetch is known by its sums: build/data
+    stage = STAGES["run"]["do"]
+    assert {dep for dep in stage["deps"] if dep.startswith("gmmvit")} == needed
+    assert stage["deps"][:2] == ["build/data/${item.dataset}.json", "build/notebooks/run.ipynb"]
+    assert stage["params"] == ["rows.${key}"]
+    drawing = {"plots", "mask_plots", "figures", "tables", "report", "cli"}
+    assert needed.isdisjoint(f"gmmvit/{name}.py" for name in drawing)
+
+
+@pytest.mark.parametrize("name", [*NOTEBOOKS, "report"])
+def test_tables_and_the_report_depend_on_what_they_import(name, tmp_path):
+    needed = imported_by("import gmmvit.report" if name == "report" else code_of(name), tmp_path)
+    files, deps = listed(STAGES[name])
+    files = {str(Path(file).relative_to(ROOT)) for file in files}
+    assert needed - files == set()
+    whole = {str(dep) for dep in deps if (ROOT / dep).is_dir()}
+    assert {file for file in files - needed if not any(file.startswith(f"{folder}/") for folder in whole)} == set()
+
+
+# ---- on a copy -------------------------------------------------------------------------------------------------------
+
+ROWS = {  # the second lasts long enough to be killed in its middle
+    "tiny-a": {"mask": "none", "set": {"epochs": 1, "batch": 100}},
+    "tiny-b": {"mask": "gmm", "set": {"epochs": 6, "batch": 100}},
+    "tiny-c": {"mask": "elm", "set": {"epochs": 1, "batch": 100}},
+}
+RUNS = [f"run@{name}" for name in ROWS]
+RECORDS = ("metrics.json", "history.csv", "learned.npz")
+
+
+def write_params(place, profile="tiny", rows=ROWS):
+    full = {name: {"dataset": "cifar10-mini", "model": "test_vit", "seed": 0, **row} for name, row in rows.items()}
+    content = {"profile": profile, "datasets": ["cifar10-mini"], "rows": full}
+    (place / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def copy_of_the_project(place):
+    """The working tree's files in a git repository of their own, with three tiny rows and nothing run yet."""
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    files = subprocess.run([*git, "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if files.returncode:
+        pytest.skip("the project is not in a git repository")
+    for name in filter(lambda name: (ROOT / name).is_file(), files.stdout.splitlines()):
+        if name != "dvc.lock" and not name.startswith("reports/smoke"):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    write_params(place)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "copy"]):
+        subprocess.run([*git, *words], cwd=place, check=True)
+    return place
+
+
+def environment(place):
+    outer = {name for name in os.environ if name.startswith(("MAKE", "MFLAGS", "GMMVIT", "DVC"))}
+    env = {name: value for name, value in os.environ.items() if name not in outer}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    return env | {"PATH": path, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+
+
+def start(place, *words):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, cwd=place, env=environment(place), start_new_session=True, **pipes)
+
+
+def repro(place, *words):
+    """The stages that `dvc repro` ran."""
+    process = start(place, "dvc", "repro", *words)
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
+    return ran(said)
+
+
+def ran(said):
+    return {line.split("'")[1] for line in said.splitlines() if line.startswith("Running stage ")}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A copy whose three rows, and the main table of them, were run without disturbance."""
+    place = copy_of_the_project(tmp_path_factory.mktemp("done"))
+    assert repro(place, "main_results@tiny") == {"clean", "data@cifar10-mini", "main_results@tiny", *RUNS}
+    return place
+
+
+@pytest.fixture
+def at_rest(done):
+    """The same, put back after the test."""
+    kept = {path: path.read_bytes() for path in (done / "params.yaml", *(done / "notebooks").glob("*.ipynb"))}
+    yield done
+    for path, content in kept.items():
+        path.write_bytes(content)
+    repro(done, "main_results@tiny")
+
+
+@pytest.mark.slow
+def test_nothing_changed_nothing_runs_and_the_tree_shows_only_small_records(at_rest):
+    since = time.monotonic()
+    assert repro(at_rest, "main_results@tiny") == set()
+    assert time.monotonic() - since < 10
+    new = subprocess.run(["git", "status", "--short", "-uall"], cwd=at_rest, capture_output=True, text=True).stdout
+    runs = {line.split("/")[-1] for line in new.splitlines() if "/runs/" in line}
+    assert runs == {"metrics.json", "history.csv", "learned.npz", "timing.json"}
+
+
+@pytest.mark.slow
+def test_the_kernel_is_the_environments_own(at_rest):
+    """Where papermill is found, there the notebook's Python is."""
+    asked = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import sys; print(sys.prefix)")])
+    asked.metadata = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    nbformat.write(asked, at_rest / "runs.ipynb")
+    words = ["papermill", "runs.ipynb", "runs.ipynb", "-k", "python3", "--no-progress-bar"]
+    process = start(at_rest, *words)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    (cell,) = nbformat.read(at_rest / "runs.ipynb", as_version=4).cells
+    assert cell.outputs[0].text.strip() == sys.prefix
+
+
+@pytest.mark.slow
+def test_the_colour_of_a_plot_trains_nothing_anew(at_rest):
+    plots = at_rest / "gmmvit" / "plots.py"
+    text = plots.read_text()
+    plots.write_text(text + "\nBLUE = 'navy'\n")
+    stale = repro(at_rest, "--dry", "main_results@tiny")
+    plots.write_text(text)
+    assert stale == {"main_results@tiny"}
+
+
+@pytest.mark.slow
+def test_saving_notebooks_in_jupyter_only_cleans_them_again(at_rest):
+    for path in (at_rest / "notebooks").glob("*.ipynb"):
+        notebook = nbformat.read(path, as_version=4)
+        notebook.metadata["kernelspec"] = {"name": "mine", "display_name": "My own", "language": "python"}
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+            cell.execution_count = 99
+            cell.outputs = [nbformat.v4.new_output("stream", text="saved\n")]
+            cell.metadata["collapsed"] = False
+        nbformat.write(notebook, path)
+    assert repro(at_rest, "main_results@tiny") == {"clean"}
+
+
+@pytest.mark.slow
+def test_a_changed_row_runs_alone_and_comes_back_from_the_cache(at_rest):
+    write_params(at_rest, rows=ROWS | {"tiny-c": ROWS["tiny-c"] | {"seed": 1}})
+    assert repro(at_rest, "main_results@tiny") == {"run@tiny-c", "main_results@tiny"}
+    write_params(at_rest)
+    assert repro(at_rest, "main_results@tiny") == {"main_results@tiny"}
+
+
+@pytest.mark.slow
+def test_another_profile_and_back_runs_no_row_again(at_rest):
+    write_params(at_rest, "other", {"other-a": ROWS["tiny-a"]})
+    assert repro(at_rest, "run@other-a") == {"run@other-a"}
+    write_params(at_rest)
+    assert repro(at_rest, "main_results@tiny") == set()
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_and_repeated_it_ends_with_the_same_records(done, tmp_path):
+    place = copy_of_the_project(tmp_path)
+    saved = place / "reports" / "tiny" / "runs" / ".checkpoints" / "tiny-b" / "last.pt"
+    process = start(place, "dvc", "repro", *RUNS)
+    deadline = time.monotonic() + 300
+    while not saved.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert saved.exists() and not (saved.parents[2] / "tiny-b" / "metrics.json").exists()
+    assert repro(place, *RUNS) == {"run@tiny-b", "run@tiny-c"}
+    executed = (saved.parents[2] / "tiny-b" / "run.ipynb").read_text()
+    assert "resumed at epoch" in executed
+    for name in ROWS:
+        for record in RECORDS:
+            ours, theirs = (each / "reports" / "tiny" / "runs" / name / record for each in (place, done))
+            assert ours.read_bytes() == theirs.read_bytes(), f"{name}: {record}"
+
+
+@pytest.mark.slow
+def test_a_failing_row_stops_only_itself_and_the_tables_are_made_without_it(tmp_path):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    place = copy_of_the_project(tmp_path)
+    diverging = {"mask": "none", "set": {"epochs": 1, "batch": 100, "lr": 1e30, "warmup_epochs": 0}}
+    write_params(place, rows={"tiny-bad": diverging, "tiny-a": ROWS["tiny-a"]})
+    stamp = tmp_path / "installed"
+    stamp.touch()
+    process = start(place, "make", f"VENV={sys.prefix}", f"STAMP={stamp}", "repro", "KEEP_GOING=1")
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode != 0 and "Error 255" in said  # dvc's own
+    reports = place / "reports" / "tiny"
+    assert json.loads((reports / "runs" / "tiny-a" / "metrics.json").read_text())["epochs"] == 1
+    assert not (reports / "runs" / "tiny-bad" / "metrics.json").exists()
+    assert not (reports / "index.html").exists()
+    page = (reports / "partial" / "index.html").read_text()
+    assert "failed" in page and 'href="rows/tiny-bad.html"' in page
+    assert (reports / "partial" / "rows" / "tiny-bad.html").is_file()
+    assert list((reports / "partial" / "tables").glob("main_results-*"))
