@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import timm
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+from .machine import machine
 
 Step = Callable[[], None]
 
@@ -66,24 +66,6 @@ def saved_bytes(model: nn.Module, images: torch.Tensor, dtype: torch.dtype | Non
         output = model(images)  # kept alive, so that no storage is counted twice
     del output
     return sum(kept.values())
-
-
-def machine() -> dict[str, object]:
-    """What a timing belongs to."""
-    return {
-        "processor": _processor(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-    }
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
 def save(results: dict, path: Path) -> None:

@@ -21,6 +21,7 @@ esac
 """
 PROGRAM = """#!/bin/sh
 echo "${0##*/} $*" >> "$NOTES"
+case $* in *run@*) echo "device ${CUDA_VISIBLE_DEVICES-none}" >> "$NOTES" ;; esac
 case "${0##*/} $*" in
 "dvc repro") papermill called by name ;;
 "dvc stage list"*) printf '%s\\n' clean data@a data@b run@bad run@good report@a ;;
@@ -115,6 +116,18 @@ def test_make_rows_runs_them_all_though_one_fails(make):
     assert {"dvc --wait-for-lock repro -s run@bad", "dvc --wait-for-lock repro -s run@good"} <= set(calls)
     assert calls.index("dvc repro clean data@a data@b") < calls.index("dvc --wait-for-lock repro -s run@good")
     assert result.returncode != 0
+
+
+def test_make_rows_gives_each_row_a_gpu_in_turn_where_there_are_several(make, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    lister = tmp_path / "nvidia-smi"
+    for gpus, devices in ((0, {"none"}), (1, {"none"}), (2, {"0", "1"})):
+        lister.write_text(f'#!/bin/sh\nfor gpu in $(seq {gpus}); do echo "GPU $gpu: a GPU"; done\n')
+        lister.chmod(0o755)
+        make("repro")
+        calls = make("rows", "JOBS=2")[1]
+        assert {call.split()[1] for call in calls if call.startswith("device")} == devices
 
 
 def test_a_dry_run_of_make_runs_nothing(make):

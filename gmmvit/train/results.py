@@ -13,9 +13,9 @@ import timm
 import torch
 import torch.nn as nn
 
-from ..bench import machine
 from ..data.places import write_json
 from ..learned import save as save_learned
+from ..machine import machine
 from ..measure import cost
 from . import checkpoint
 
