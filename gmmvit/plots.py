@@ -67,7 +67,7 @@ def gains(points: Iterable[Mapping]) -> Figure:
     points = [point for point in points if point["gain"].mean is not None]
     datasets = list(dict.fromkeys(point["dataset"] for point in points))
     labels = list(dict.fromkeys(_arm(point) for point in points))
-    figure = Figure(figsize=(max(COLUMN, 1.2 + 1.6 * len(datasets)), 1.1 + 0.28 * len(labels)))
+    figure = Figure(figsize=(max(COLUMN, 1.2 + 1.6 * len(datasets)), 1.3 + 0.28 * len(labels)))
     panels = figure.subplots(1, max(len(datasets), 1), sharey=True, squeeze=False)[0]
     for axes, dataset in zip(panels, datasets, strict=False):
         axes.axvline(0, color="#444444", linewidth=0.8)
@@ -89,7 +89,7 @@ def gains(points: Iterable[Mapping]) -> Figure:
     )
     single = [one] if any(point["gain"].low is None for point in points) else []
     printed = [theirs] if any(point.get("published") is not None for point in points) else []
-    figure.legend(handles=[ours, *single, *printed], loc="outside lower center", ncols=3)
+    figure.legend(handles=[ours, *single, *printed], loc="outside lower center", ncols=3 if len(datasets) > 1 else 2)
     panels[0].set_yticks(range(len(labels)), labels)
     panels[0].set_ylim(len(labels) - 0.5, -0.5)
     return figure
