@@ -66,7 +66,7 @@ def others(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collection[str
     for line in lines:
         if line["group"] == "mask":
             keys = BASE | OTHERS["mask"][line["label"]]
-            line["published"] = look_up(published, keys, line["dataset"].replace("-", "_"))
+            line["published"] = look_up(published, keys, line["dataset"])
     return lines
 
 
@@ -89,7 +89,7 @@ def by_kernels(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collection
         row | {"kernels": row["kernels"] * (row["mask"] != "none")} for row in published_table("gmm_kernels")["rows"]
     ]
     for line in lines:
-        line["published"] = look_up(published, {"kernels": line["label"]}, line["dataset"].replace("-", "_"))
+        line["published"] = look_up(published, {"kernels": line["label"]}, line["dataset"])
     return lines
 
 

@@ -68,6 +68,11 @@ def saved_bytes(model: nn.Module, images: torch.Tensor, dtype: torch.dtype | Non
     return sum(kept.values())
 
 
+def stock_speed(images_per_second: dict[str, float]) -> float:
+    """Images/s of the faster stock step among the arms of `gmmvit bench train`."""
+    return max(speed for arm, speed in images_per_second.items() if arm.startswith("stock"))
+
+
 def save(results: dict, path: Path) -> None:
     """Writes figures with the machine they were measured on."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from .bench import stock_speed
 from .cli import table
 
 
@@ -34,11 +35,10 @@ def train(arguments: Namespace, device: str) -> tuple[dict, str]:
     rows, texts = [], []
     for name, measured in figures["backbones"].items():
         speeds, ratios = measured["images_per_second"], measured["over_stock"]
-        stock = max(speed for arm, speed in speeds.items() if arm.startswith("stock"))
         timm = measured["timm_over_stock"].get("timm")
         rows.append((
             name,
-            f"{stock:.0f}",
+            f"{stock_speed(speeds):.0f}",
             "" if timm is None else f"{timm:.2f}",
             f"{speeds['ours']:.0f}",
             f"{ratios['ours']:.2f}",

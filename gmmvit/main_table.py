@@ -116,8 +116,7 @@ def gain_points(groups: Iterable[Group], published: Iterable[Mapping]) -> list[d
     verdicts = {True: "larger than the seeds' spread", False: "within the seeds' spread", None: "–"}
     for line in gains(groups, base, ["dataset", "model"]):
         if line["mask"] != "none":
-            column = line["dataset"].replace("-", "_")
-            ours, plain = (look_up(published, keys, column) for keys in (line, line | base))
+            ours, plain = (look_up(published, keys, line["dataset"]) for keys in (line, line | base))
             theirs = None if ours is None or plain is None else ours - plain
             verdict = verdicts[line["gain"].beyond_spread]
             points.append(line | {"arm": arm(line), "published": theirs, "verdict": verdict})

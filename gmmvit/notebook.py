@@ -52,10 +52,10 @@ def checked(names: dict, **types: type) -> Path:
         names[name] = _converted(name, names[name], kind)
     if names.get("out"):
         return project.root() / names["out"]
-    folder = project.reports(names["profile"]) if given else project.root() / SCRATCH
+    scratch = project.root() / SCRATCH
     if "row" in types:
-        return (folder / "runs" if given else folder) / names["row"]
-    return folder
+        return (project.runs_folder(names["profile"]) if given else scratch) / names["row"]
+    return project.reports(names["profile"]) if given else scratch
 
 
 def _given(cells: list[str]) -> list[str]:
@@ -83,9 +83,9 @@ def _converted(name: str, value: object, kind: type) -> object:
 
 def records(profile: str) -> Records:
     """The rows of a profile and what is known of them."""
-    rows, folder = project.rows(profile).rows, project.reports(profile)
-    runs = [run for run in results.runs(folder) if run["row"]["name"] in rows]
-    failed = [name for name in results.missing(rows, runs) if _broke_off(folder / "runs" / name / "run.ipynb")]
+    rows, folder = project.rows(profile).rows, project.runs_folder(profile)
+    runs = [run for run in results.runs(project.reports(profile)) if run["row"]["name"] in rows]
+    failed = [name for name in results.missing(rows, runs) if _broke_off(folder / name / "run.ipynb")]
     return Records(rows, runs, failed, note_of(profile))
 
 

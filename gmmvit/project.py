@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .data.places import CHECKOUT, project
 from .errors import unknown
 from .params import Params, read
-
-CHECKOUT = Path(__file__).parents[1]
 
 
 def root() -> Path:
     """The nearest folder above the working directory that holds a dvc.yaml, else the checkout of this package."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "dvc.yaml").is_file()), CHECKOUT)
+    return project() or CHECKOUT
 
 
 def rows(profile: str) -> Params:

@@ -111,15 +111,16 @@ def compare(groups: Iterable[Group], published: Iterable[Mapping], metric: str =
     published, lines = list(published), []
     for each in groups:
         ours = each.score(metric)
-        theirs = look_up(published, each.keys, str(each.keys.get("dataset")).replace("-", "_"))
+        theirs = look_up(published, each.keys, str(each.keys.get("dataset")))
         difference = None if ours.mean is None or theirs is None else ours.mean - theirs
         cost = {name: each.one(name) for name in ("parameters", "macs_paper", "macs", "depth")}
         lines.append(each.keys | {"published": theirs, "ours": ours, "difference": difference} | cost)
     return lines
 
 
-def look_up(published: Iterable[Mapping], keys: Mapping, column: str) -> float | None:
-    """The number in a column of published rows, from the first row that has it and agrees with the keys it names."""
+def look_up(published: Iterable[Mapping], keys: Mapping, dataset: str) -> float | None:
+    """The number in a data set's column of published rows, from the first row that has it and agrees with the keys."""
+    column = dataset.replace("-", "_")
     for row in published:
         if column in row and all(row[key] == value for key, value in keys.items() if key in row):
             return row[column]

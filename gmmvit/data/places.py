@@ -23,10 +23,14 @@ def root() -> Path:
     """GMMVIT_DATA, else data/ of the project around the working directory, of the checkout, or right here."""
     if os.environ.get("GMMVIT_DATA"):
         return Path(os.environ["GMMVIT_DATA"]).expanduser()
+    checkout = CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else None
+    return (project() or checkout or Path.cwd()) / "data"
+
+
+def project() -> Path | None:
+    """The nearest folder from the working directory upwards that holds a dvc.yaml."""
     here = Path.cwd()
-    projects = [folder for folder in (here, *here.parents) if (folder / "dvc.yaml").is_file()]
-    checkouts = [CHECKOUT] if (CHECKOUT / "pyproject.toml").is_file() else []
-    return (projects + checkouts + [here])[0] / "data"
+    return next((folder for folder in (here, *here.parents) if (folder / "dvc.yaml").is_file()), None)
 
 
 def downloads() -> Path:
