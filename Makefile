@@ -28,7 +28,7 @@ PARTIAL = \
   profile=$$(awk '$$1 == "profile:" { print $$2 }' params.yaml); \
   folder=reports/$$profile/partial; \
   rm -rf $$folder && mkdir -p $$folder; \
-  for name in main_results motivation gmm_ablation profile; do \
+  for name in main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix profile; do \
     $(BIN)/papermill notebooks/$$name.ipynb $$folder/$$name.ipynb --cwd notebooks -k python3 --no-progress-bar \
       -p profile $$profile -p out $$folder; \
   done; \
@@ -79,7 +79,7 @@ $(STAMP): requirements.lock pyproject.toml
 lock: ## pin the newest versions pyproject.toml allows, in requirements.lock and environment.yml
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/pip install -q --disable-pip-version-check --upgrade setuptools -e '.[dev]'
+	$(VENV)-lock/bin/pip install -q --disable-pip-version-check --upgrade setuptools -e '.[dev,dense]'
 	{ echo '# Every version of the environment, written by `make lock`; CUDA libraries exist for Linux only.'; \
 	  $(VENV)-lock/bin/pip freeze --all --exclude pip --exclude-editable \
 	  | awk '/^(nvidia-|cuda-|triton==)/ { $$0 = $$0 "; sys_platform == \"linux\"" } { print }'; } > requirements.lock

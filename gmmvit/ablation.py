@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from .main_table import PUBLISHED_ON, published_main
 from .models.vit import SIZES
 from .published import table as published_table
-from .recipes import find
+from .recipes import MIXING, find
 from .results import group, look_up
 from .rows import Row
 from .tables import Column, Table
@@ -48,7 +48,8 @@ DEPTH = {f"{SIZES[model]['depth']}, {SIZES[model]['embed_dim']}": {"model": mode
 
 def differences(row: Row) -> dict:
     """What a row has instead of the paper's mask on ViT."""
-    settings = {"model": row.model, "mask": row.mask, **row.model_options, **row.mask_options}
+    mixing = {key: row.set[key] for key in MIXING if key in row.set}
+    settings = {"model": row.model, "mask": row.mask, **row.model_options, **row.mask_options, **mixing}
     return {key: value for key, value in settings.items() if value != BASE.get(key)}
 
 

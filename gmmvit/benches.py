@@ -74,3 +74,17 @@ def mix(arguments: Namespace, device: str) -> tuple[dict, str]:
         speeds = measured["images_per_second"]
         rows.append((name, f"{speeds['cutmix']:.0f}", f"{speeds['transmix']:.0f}", f"{measured['time']:+.1%}"))
     return figures, table(rows, ("images/s", "CutMix", "TransMix", "time of a step"))
+
+
+def dense(arguments: Namespace, device: str) -> tuple[dict, str]:
+    """What GAB adds to a Mask R-CNN."""
+    from .bench_dense import MODEL, bench_dense
+
+    figures = bench_dense(arguments.model or MODEL, rounds=arguments.rounds or 5, device=device)
+    names = {"step": "a training step", "inference": "inference, folded"}
+    rows = [
+        (names[kind], f"{found['plain']:.2f}", f"{found['gab']:.2f}", f"{figures['time'][kind]:+.1%}")
+        for kind, found in figures["seconds"].items()
+    ]
+    lines = table(rows, ("one image", "plain (s)", "with GAB", "time"))
+    return figures, f"{lines}\nMask R-CNN on {figures['model']} at {figures['size']} px"

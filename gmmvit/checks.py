@@ -10,11 +10,12 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from .errors import unknown
 from .recipes import RANGES, RECIPES
-from .rows import MODEL_OPTIONS, RECIPE_HINTS, Row, fits, mask_hints, split_counts, unmasked_model
+from .rows import MODEL_OPTIONS, RECIPE_HINTS, START_OPTIONS, Row, fits, mask_hints, split_counts, unmasked_model
 
 SAFE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # a file name, and the key of a DVC stage
 ROW_HINTS = {name: hint for name, hint in get_type_hints(Row).items() if name != "name"}
@@ -35,6 +36,10 @@ def check(row: Mapping | Row, processes: int = 1) -> Row:
     dataset = given.get("dataset")
     if isinstance(dataset, str) and dataset in SETS and record_of(folder_of(dataset)) is None:
         wrong.append(f"{dataset} is not in {folder_of(dataset)}: fetch it with `gmmvit data {dataset}`")
+    settings = given.get("set")
+    weights = settings.get("pretrained_file") if isinstance(settings, dict) else None
+    if isinstance(weights, str) and not Path(weights).is_file():
+        wrong.append(f"pretrained_file: expected a file of weights, got {weights}, which is not there")
     if wrong:
         raise bad_row(str(given.get("name") or "the row"), wrong)
     return row if isinstance(row, Row) else Row(**row)
@@ -104,7 +109,7 @@ def _wrong_settings(row: Row) -> tuple[list[str], Row]:
 
     options = {mask: mask_hints(mask) for mask in KINDS}
     own = options.get(row.mask, {})
-    valid = {**RECIPE_HINTS, **own, **dict.fromkeys(MODEL_OPTIONS, str)}
+    valid = {**RECIPE_HINTS, **own, **START_OPTIONS, **dict.fromkeys(MODEL_OPTIONS, str)}
     within = {name: (words, test) for words, (test, names) in RANGES.items() for name in names}
     wrong, kept = [], {}
     for key, value in row.set.items():
@@ -172,7 +177,28 @@ def _unbuildable(row: Row) -> list[str]:
     if row.model in _models() and row.dataset in SETS and row.recipe in RECIPES:
         settings = tuple((name, row.set[name]) for name in ("drop_path", *MODEL_OPTIONS) if name in row.set)
         problem = _readout_problem(row) or _model_problem(row.dataset, row.model, row.recipe, settings)
-        wrong += [problem] if problem else []
+        wrong += [problem] if problem else _wrong_start(row)
+    return wrong
+
+
+def _wrong_start(row: Row) -> list[str]:
+    """What is wrong with where the weights begin."""
+    import timm
+    import torch
+
+    from .positions import position_parameters
+
+    options, wrong = row.start_options, []
+    loaded = options.get("pretrained") or options.get("pretrained_file")
+    if options.get("pretrained") and not options.get("pretrained_file"):
+        if row.model in _backbones() or not timm.is_model_pretrained(row.model):
+            wrong.append(f"pretrained: there are no pretrained weights of {row.model}; expected pretrained_file")
+    if options.get("reset_positions") and not loaded:
+        wrong.append("reset_positions: expected pretrained or pretrained_file too: other positions are fresh anyway")
+    elif options.get("reset_positions"):
+        with torch.device("meta"):
+            if not position_parameters(unmasked_model(row)):
+                wrong.append(f"reset_positions: {row.model} has no position embedding or relative bias to draw anew")
     return wrong
 
 

@@ -36,15 +36,17 @@ class ClassAttention:
         self.stand_in = not (queries == 1 or has_class_token(model))
         self.rows = slice(0, 1) if not self.stand_in and queries > 1 else slice(None)
         self.windows = len(last) // len(image)
-        prefixes = (getattr(model, "num_prefix_tokens", 0), 0 if self.stand_in else 1, 0)
+        prefixes = (getattr(model, "num_prefix_tokens", 0), *(() if self.stand_in else (1, 2)), 0)  # 2: distilled PiT
         found = ((prefix, grid_of((keys - prefix) * self.windows, aspect)) for prefix in prefixes)
         self.prefix, self.grid = next(((prefix, grid) for prefix, grid in found if grid), (0, None))
         self.asking = slice(self.prefix, None) if self.stand_in and queries == keys else slice(None)
         self.shift = tuple(getattr(self.block, "shift_size", (0, 0))) if self.windows > 1 else (0, 0)
-        if self.grid is None:
+        scattered = self.windows > 1 and not getattr(self.block, "partition_block", True)  # MaxViT's grid attention
+        if self.grid is None or last.ndim != 4 or scattered:
             raise ValueError(
                 f"{self.kind}: TransMix needs a map with an entry for each patch of one grid: expected it of the last "
-                f"attention, {self.name}, which has {keys} keys"
+                f"attention, {self.name}, whose map of {len(image)} image is {tuple(last.shape)}"
+                f"{', of tokens that are scattered over the image' if scattered else ''}"
             )
 
     @contextmanager

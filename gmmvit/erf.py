@@ -6,7 +6,8 @@ image, then the mean over images, divided by its sum (facts 2.5).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ import torch.nn as nn
 
 from .data.progress import bar
 from .geometry import Grid, grid_of
+from .memory import keep_freed_memory
 from .probe import at_rest
 
 FEATURES = ("last", "before the norm")
+AT_ONCE = 16  # images; more are not faster
 VOID = 1e-4  # of the gradient of a random projection: below it, the mean over features says nothing
 
 
@@ -32,23 +35,37 @@ def effective_receptive_field(
         raise ValueError(f"features: expected one of {FEATURES}, got {features!r}")
     place = next(model.parameters())
     total, count = None, 0
-    with at_rest(model), torch.enable_grad(), bar(total=images, desc="receptive field") as progress:
+    keep_freed_memory()
+    with at_rest(model), _frozen(model), torch.enable_grad(), bar(total=images, desc="receptive field") as progress:
         for batch in batches:
             batch = batch[: None if images is None else images - count]
-            batch = batch.to(place.device, place.dtype).requires_grad_()
-            central = _central(model, batch, features)  # (B, C)
-            (gradient,) = torch.autograd.grad(central.mean(1).sum(), batch, retain_graph=not count)
-            if not count:
-                _refuse_void(model, central, batch, gradient)
-            field = gradient.mean(1).relu().double().sum(0)  # (H, W): images do not meet, so each has its own gradient
-            total = field if total is None else total + field
-            count += len(batch)
-            progress.update(len(batch))
+            for part in batch.to(place.device, place.dtype).split(AT_ONCE):
+                if not count:
+                    _refuse_void(model, part[:1], features)
+                part.requires_grad_()
+                (gradient,) = torch.autograd.grad(_central(model, part, features).mean(1).sum(), part)
+                field = gradient.mean(1).relu().double().sum(0)  # (H, W): images do not meet, so each has its own
+                total = field if total is None else total + field
+                count += len(part)
+                progress.update(len(part))
             if count == images:
                 break
     if total is None:
         raise ValueError("expected at least one batch of images, got none")
     return (total / total.sum()).cpu().numpy()
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """Parameters without gradients for a while: what only theirs would need is not kept."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in learned:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in learned:
+            parameter.requires_grad_()
 
 
 def central_patch(grid: Grid) -> tuple[int, int]:
@@ -95,11 +112,14 @@ def _at_centre(model: nn.Module, features: torch.Tensor, images: torch.Tensor) -
     return features[:, prefix + row * grid[1] + column]
 
 
-def _refuse_void(model: nn.Module, central: torch.Tensor, images: torch.Tensor, gradient: torch.Tensor) -> None:
+def _refuse_void(model: nn.Module, image: torch.Tensor, features: str) -> None:
     """After a LayerNorm without a learned gain the mean over features is 0, and its gradient rounding noise."""
+    image = image.detach().clone().requires_grad_()
+    central = _central(model, image, features)  # (1, C)
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(central.shape[1], generator=generator).to(central) / central.shape[1]
-    (other,) = torch.autograd.grad((central @ direction).sum(), images)
+    (gradient,) = torch.autograd.grad(central.mean(), image, retain_graph=True)
+    (other,) = torch.autograd.grad((central @ direction).sum(), image)
     if gradient.norm() < VOID * other.norm():
         raise VoidField(
             f"{type(model).__name__}: the mean over the central patch's features is constant (its norm has gain 1, as "

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from .published import table as published_table
+from .recipes import MIXING
 from .results import Group, compare, gains, group, look_up
 from .tables import Column, Table
 
 PUBLISHED_ON = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "tiny_imagenet": "Tiny-ImageNet"}
 BACKBONES = ("vit", "swin", "cait", "pit", "t2t")
+VERDICTS = {True: "larger than the seeds' spread", False: "within the seeds' spread", None: "–"}
 VARIED = {"dataset": None, "model": None, "mask": "none", "readout": "mean", "share_heads": False}
-FIXED = {"kernels": 5, "sigma_init": None, "alpha_init": None, "where": "scores", "decay_masks": None}
+FIXED = {"kernels": 5, "where": "scores"}
+FIXED |= dict.fromkeys(("sigma_init", "alpha_init", "decay_masks", *MIXING))  # not set: as mask and recipe have them
 
 
 def published_main() -> list[dict]:
@@ -113,12 +116,11 @@ def gain_points(groups: Iterable[Group], published: Iterable[Mapping]) -> list[d
     """
     published, points = list(published), []
     base = {"mask": "none", "readout": "mean", "share_heads": False}
-    verdicts = {True: "larger than the seeds' spread", False: "within the seeds' spread", None: "–"}
     for line in gains(groups, base, ["dataset", "model"]):
         if line["mask"] != "none":
             ours, plain = (look_up(published, keys, line["dataset"]) for keys in (line, line | base))
             theirs = None if ours is None or plain is None else ours - plain
-            verdict = verdicts[line["gain"].beyond_spread]
+            verdict = VERDICTS[line["gain"].beyond_spread]
             points.append(line | {"arm": arm(line), "published": theirs, "verdict": verdict})
     return points
 

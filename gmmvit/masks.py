@@ -122,7 +122,8 @@ class _Mixture(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):  # (rows, Nq * Nk)
         sigma, alpha, variance, gauss, d2, pair = ctx.saved_tensors
-        summed = gradient.new_zeros(gauss.shape[1:]).index_add_(1, pair, gradient)  # (rows, U)
+        # scatter_add_ and not index_add_, which gives the same bits and takes 20 to 50 times as long on a CPU
+        summed = gradient.new_zeros(gauss.shape[1:]).scatter_add_(1, pair.expand_as(gradient), gradient)  # (rows, U)
         weighted = summed * gauss  # (K, rows, U)
         return (weighted @ d2) * (alpha * sigma / variance.square()), weighted.sum(-1), None, None, None
 

@@ -64,6 +64,8 @@ class Recipe:
         return self.epochs + self.cooldown_epochs
 
 
+MIXING = ("mixup", "cutmix", "mix_prob", "switch_prob", "transmix")  # settings that arms of TransMix's table differ in
+
 RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "at least 1": (lambda v: v >= 1, ("epochs", "passes", "batch", "accumulate")),
     "more than 0": (lambda v: v > 0, ("lr",)),

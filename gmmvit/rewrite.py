@@ -20,6 +20,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import fx
 
+from .own_bias import join_own_bias
 from .tracing import Untraceable, pattern_of, tensors_of, trace
 
 MATMULS = {operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"}
@@ -122,15 +123,19 @@ def graph_with_masks(module: Rewritten, arguments: tuple, fused: bool, shapes: b
 def _into_scores(module: Rewritten, graph: fx.Graph) -> None:
     nodes = product_nodes(module, graph)
     places: dict[tuple[int, str], fx.Node] = {}
-    for product, key in module._sites:
+    for number, (product, key) in enumerate(module._sites, 1):
         if product.ordinal >= len(nodes):
             raise Untraceable(f"{type(module).__name__}: expected product {product.ordinal + 1}, found {len(nodes)}")
         raw, softmax = nodes[product.ordinal]
         mask = getattr(module, CHILD)[key]
         where = getattr(mask, "where", "scores")
-        place, extra = places.get((product.ordinal, where)), ()
-        if place is None:
-            place = softmax if where == "probabilities" else scaled(raw, product.scalings)
+        masked, extra = places.get((product.ordinal, where)), ()
+        place = masked or (softmax if where == "probabilities" else scaled(raw, product.scalings))
+        last_there = all(other.ordinal != product.ordinal for other, _ in module._sites[number:])
+        if getattr(mask, "additive", False) and last_there and product.head_dim == -3:
+            if join_own_bias(module, graph, place, f"{CHILD}.{key}"):
+                continue
+        if masked is None:
             if where == "scores" and getattr(mask, "takes_scale", False):
                 extra = (_take_scale(graph, raw),)
             elif product.head_dim == -3 and raw is place and _is_plain(raw) and getattr(mask, "takes_product", False):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .data import DataSet
 
 MODEL_OPTIONS = ("readout",)
+START_OPTIONS = {"pretrained": bool, "pretrained_file": str, "reset_positions": bool}  # of gmmvit.starts
 RECIPE_HINTS = get_type_hints(Recipe)
 
 
@@ -55,6 +56,10 @@ class Row:
     @property
     def model_options(self) -> dict:
         return self._chosen(dict.fromkeys(MODEL_OPTIONS, str))
+
+    @property
+    def start_options(self) -> dict:
+        return self._chosen(START_OPTIONS)
 
     def _chosen(self, hints: Mapping[str, object]) -> dict:
         return {name: _converted(value, hints[name]) for name, value in self.set.items() if name in hints}
@@ -93,15 +98,21 @@ def unmasked_model(row: Row) -> nn.Module:
     if row.model in BACKBONES:
         made = dict(img_size=dataset.size, num_classes=dataset.classes, drop_path=drop_path)
         return create_model(row.model, **made, **row.model_options)
-    shipped = timm.get_pretrained_cfg(row.model)
-    resized = shipped.fixed_input_size and shipped.input_size[-1] != dataset.size
     return timm.create_model(  # which leaves out what is None: some classes take no size, or no stochastic depth
         row.model,
         num_classes=dataset.classes,
-        img_size=dataset.size if resized else None,
+        img_size=resized(row.model, dataset),
         drop_path_rate=drop_path or None,
         **row.model_options,
     )
+
+
+def resized(model: str, dataset: DataSet) -> int | None:
+    """The size a timm model is to be built for, where it is tied to one and that is not the data set's."""
+    import timm
+
+    shipped = timm.get_pretrained_cfg(model)
+    return dataset.size if shipped.fixed_input_size and shipped.input_size[-1] != dataset.size else None
 
 
 def split_counts(dataset: DataSet) -> dict[str, int]:

@@ -36,9 +36,11 @@ class TransMix(Mixup):
             raise ValueError(unknown("sampling of the box", sampling, SAMPLINGS))
         if self.mode != "batch":
             raise ValueError(f"mode: expected 'batch', for one box belongs to the whole batch, got {self.mode!r}")
+        if self.multi_label:
+            raise ValueError("multi_label: expected False, for an image has one label here, got True")
         self.definition, self.sampling = definition, sampling
         self.box: tuple[int, int, int, int] | None = None  # top, bottom, left, right of the last batch, if CutMix
-        self._readers: dict[int, ClassAttention] = {}
+        self._read: tuple[nn.Module, Grid, ClassAttention] | None = None  # of which model and size of images
 
     def __call__(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """timm's mixing; what `weigh` needs of it is kept until the next batch."""
@@ -79,7 +81,7 @@ class TransMix(Mixup):
         return (1 - share) * own + share * own.flip(0)
 
     def share(self, attention: torch.Tensor, grid: Grid) -> torch.Tensor:
-        """lambda (B,), the share of the pasted image's label."""
+        """lambda (B,), the share of the pasted image's label, of attention (B, patches)."""
         top, bottom, left, right = self.box
         pixels = attention.new_zeros(1, 1, *self.size)
         pixels[..., top:bottom, left:right] = 1.0
@@ -94,9 +96,13 @@ class TransMix(Mixup):
         x, target = self(x, y)
         if self.box is None:
             return F.cross_entropy(model(x).float(), target)
-        if id(model) not in self._readers:
-            self._readers = {id(model): ClassAttention(model, x[:1])}
-        reader = self._readers[id(model)]
+        reader = self._reader(model, x)
         with reader.reading():
             logits = model(x)
         return F.cross_entropy(logits.float(), self.weigh(target, reader.attention(), reader.grid))
+
+    def _reader(self, model: nn.Module, x: torch.Tensor) -> ClassAttention:
+        """The reader of this model for images of this size: found once, with one image."""
+        if self._read is None or self._read[0] is not model or self._read[1] != self.size:
+            self._read = model, self.size, ClassAttention(model, x[:1])
+        return self._read[2]

@@ -7,7 +7,7 @@ import torch
 import torch.nn as nn
 from conftest import redraw
 
-from gmmvit.erf import VoidField, central_patch, effective_receptive_field
+from gmmvit.erf import AT_ONCE, VoidField, central_patch, effective_receptive_field
 from gmmvit.gaussian_fit import fit_gaussian
 
 
@@ -48,6 +48,20 @@ def test_only_the_asked_number_of_images_counts_and_batches_do_not():
     parts = effective_receptive_field(model, (images[i : i + 2] for i in range(0, 6, 2)), images=5)
     np.testing.assert_allclose(parts, whole, atol=1e-9)
     np.testing.assert_array_equal(parts, effective_receptive_field(model, images.split(2), images=5))
+
+
+def test_the_model_is_left_as_it_was_and_large_batches_are_split():
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3)
+    model.head.requires_grad_(False)
+    frozen = [parameter.requires_grad for parameter in model.parameters()]
+    images = torch.randn(AT_ONCE + 3, 3, 32, 32)
+    sizes = []
+    model.patch_embed.register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
+    field = effective_receptive_field(model, [images], features="before the norm")
+    assert max(sizes) == AT_ONCE and field.sum() == pytest.approx(1)
+    assert [parameter.requires_grad for parameter in model.parameters()] == frozen and model.training
+    assert not images.requires_grad and all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_each_image_is_rectified_before_the_mean():

@@ -27,29 +27,30 @@ def arm(row):
 
 
 def arms(profile, **wanted):
-    """The rows whose settings are exactly these, apart from those that all rows share."""
-    shared = shared_settings(PROFILES[profile].rows)
-    return [
-        row
-        for row in PROFILES[profile].rows.values()
-        if {key: value for key, value in row.set.items() if key not in shared} == wanted
-    ]
+    """The rows whose settings are exactly these, apart from those that all rows on their data set share."""
+    rows = PROFILES[profile].rows
+    return [row for row in rows.values() if own_settings(row, rows) == wanted]
 
 
-def shared_settings(rows):
-    first, *others = rows.values()
-    return {key for key, value in first.set.items() if all(row.set.get(key) == value for row in others)}
+def own_settings(row, rows):
+    """The settings of a row that not all rows on its data set have."""
+    alike = [other.set for other in rows.values() if other.dataset == row.dataset]
+    return {
+        key: value for key, value in row.set.items() if any(key not in each or each[key] != value for each in alike)
+    }
 
 
 @each_profile
 def test_a_row_is_named_after_the_profile_and_its_contents(profile):
     params = PROFILES[profile]
     assert params.profile == profile
-    shared = shared_settings(params.rows)
-    assert len({row.recipe for row in params.rows.values()}) == 1
+    recipes = {}
+    for row in params.rows.values():
+        recipes.setdefault(row.dataset, set()).add(row.recipe)
     for name, row in params.rows.items():
-        own = {key: value for key, value in row.set.items() if key not in shared}
-        assert name == f"{profile}-{row_name(row.dataset, row.model, row.mask, row.seed, own)}".replace(".", "p")
+        recipe = row.recipe if len(recipes[row.dataset]) > 1 else "short"  # where all share one it is left out
+        contents = row_name(row.dataset, row.model, row.mask, row.seed, own_settings(row, params.rows), recipe)
+        assert name == f"{profile}-{contents}".replace(".", "p")
 
 
 @each_profile
@@ -97,5 +98,54 @@ def test_the_ablation_is_whole(profile, kernels):
     assert ("decay_masks", not usual) in alone
 
 
-def test_the_cpu_profile_fits_into_a_day():
-    assert plan(PROFILES["cpu"].rows).total.hours <= 24
+@pytest.mark.parametrize("profile, datasets", [("smoke", 1), ("cpu", 1), ("paper", 2)])
+def test_gaussian_bias_is_compared_head_shared_and_head_wise(profile, datasets):
+    found = {}
+    for row in PROFILES[profile].rows.values():
+        if row.model == "vit_relpos":
+            found.setdefault((row.dataset, row.mask, row.mask_options.get("share_heads", True)), set()).add(row.seed)
+    assert {key[1:] for key in found} == {("none", True), ("gab", True), ("gab", False)}
+    assert len(found) == 3 * datasets and set(map(frozenset, found.values())) == {
+        frozenset({0} if profile == "smoke" else SEEDS)
+    }
+
+
+def test_the_paper_profile_fine_tunes_in_the_papers_arms_and_the_one_it_leaves_out():
+    found = {}
+    for row in PROFILES["paper"].rows.values():
+        if row.recipe == "gab-finetune":
+            assert row.start_options["pretrained"] is True
+            size = row.model.split("_")[2]
+            kind = row.mask, row.mask_options.get("share_heads", True), row.start_options.get("reset_positions", False)
+            found.setdefault((row.dataset, size), {}).setdefault(kind, set()).add(row.seed)
+    both = {("none", True, True), ("gab", True, True)}
+    small = both | {("none", True, False), ("gab", False, True)}
+    assert {dataset for dataset, _ in found} == {"pets", "caltech101", "cars", "dogs"} and len(found) == 12
+    for (_, size), kinds in found.items():
+        assert set(kinds) == (small if size == "small" else both) and all(seeds == SEEDS for seeds in kinds.values())
+
+
+@pytest.mark.parametrize("profile, groups", [("cpu", {("cifar10", "vit", "none")}), ("paper", None)])
+def test_mixing_is_compared_under_one_recipe(profile, groups):
+    groups = groups or {
+        (d, model, mask) for d in ("cifar10", "cifar100") for model in ("vit", "cait") for mask in ("none", "gmm")
+    }
+    for dataset, model, mask in groups:
+        found = {}
+        for row in PROFILES[profile].rows.values():
+            read = row.model_options.get("readout") == "token" or model == "cait"
+            if (row.dataset, row.model, row.mask) == (dataset, model, mask) and read:
+                mixing = row.recipe_settings
+                if mixing.mix_prob == 1.0 or not mixing.mixes:
+                    kind = mixing.mixup, mixing.cutmix, mixing.transmix
+                    others = dataclasses.replace(mixing, mixup=0, cutmix=0, mix_prob=1, switch_prob=0, transmix=False)
+                    found.setdefault(kind, set()).add((row.seed, repr(others), str(row.mask_options)))
+        plain = {each for each in found[0, 0, False] if each[2] == "{}"}  # others vary their mask
+        assert len({settings for _, settings, _ in plain}) == 1
+        assert set(found) == {(0, 0, False), (0.8, 0, False), (0, 1, False), (0.8, 1, False), (0.8, 1, True)}
+        for kind, arms in found.items():
+            assert plain == (arms if kind != (0, 0, False) else plain), kind
+
+
+def test_the_cpu_profile_fits_into_thirty_hours():
+    assert plan(PROFILES["cpu"].rows).total.hours <= 30

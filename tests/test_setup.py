@@ -22,7 +22,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK_LINES = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
 LINUX_ONLY = '; sys_platform == "linux"'
 
-IMPORT_NAMES = {"yaml": "pyyaml", "IPython": "ipython"}  # import name -> distribution, where they differ
+IMPORT_NAMES = {
+    "yaml": "pyyaml",
+    "IPython": "ipython",
+    "PIL": "pillow",
+}  # import name -> distribution, where they differ
 COMMANDS = {"dvc", "jupyter", "nbval", "papermill", "torch-tb-profiler"}  # run or opened with, not imported
 
 
@@ -65,7 +69,7 @@ def test_cuda_libraries_and_only_they_are_locked_for_linux_alone():
 
 def test_every_direct_dependency_has_a_lower_bound_that_its_pin_satisfies():
     pins = locked()
-    for name, requirement in direct("dev").items():
+    for name, requirement in direct("dev", "dense").items():
         assert [s.operator for s in requirement.specifier] == [">="], f"{requirement}: one tested lower bound expected"
         assert requirement.specifier.contains(pins[name]), f"{requirement}, but requirements.lock has {pins[name]}"
 
@@ -75,7 +79,7 @@ def test_environment_yml_pins_the_direct_dependencies_as_the_lock_does():
     (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
     assert pip[-1] == "-e ."
     pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in pip[:-1])}
-    assert pins == {name: locked()[name] for name in direct("dev")}
+    assert pins == {name: locked()[name] for name in direct("dev", "dense")}
     (python,) = [entry.split("=")[1] for entry in environment["dependencies"] if str(entry).startswith("python=")]
     assert SpecifierSet(PROJECT["requires-python"]).contains(python)
 
@@ -103,7 +107,7 @@ def test_lock_holds_what_the_direct_dependencies_need_and_nothing_else():
     other = [name for name, version in pins.items() if installed.get(name) != version]
     if other:
         pytest.skip(f"this environment is not the lock's: {len(other)} of {len(pins)} versions differ")
-    assert set(pins) == needed_on_linux(direct("dev").values())
+    assert set(pins) == needed_on_linux(direct("dev", "dense").values())
 
 
 def test_package_imports_only_declared_dependencies():

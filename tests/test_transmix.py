@@ -12,6 +12,7 @@ from conftest import redraw
 import gmmvit
 from gmmvit import TransMix
 from gmmvit.class_attention import ClassAttention
+from gmmvit.transmix_sample import mixed_sample, shift_quantiles
 
 CLASSES = 7
 
@@ -127,6 +128,8 @@ MODELS = {
     "vit_tiny_patch16_224": 1,
     "cait_xxs24_224": 1,
     "xcit_nano_12_p16_224": 1,
+    "pit_ti_224": 1,
+    "pit_ti_distilled_224": 2,
     "gmmvit_cait": 0,
     "gmmvit_pit": 1,
     "gmmvit_vit": 0,
@@ -137,7 +140,7 @@ STAND_INS = ("gmmvit_vit", "gmmvit_swin")
 
 def built(name, **options):
     torch.manual_seed(0)
-    size = {} if "gmmvit" in name else {"img_size": 64} if "xcit" not in name else {}
+    size = {} if "gmmvit" in name or "xcit" in name else {"img_size": 64}
     model = timm.create_model(name, num_classes=CLASSES, **size, **options)
     images = torch.randn(4, 3, 32, 32) if "gmmvit" in name else torch.randn(4, 3, 64, 64)
     return redraw(model, images), images
@@ -185,6 +188,49 @@ def test_the_stand_in_of_a_windowed_model_covers_the_whole_image():
     row, column = (10 - shift[0]) % 14, (3 - shift[1]) % 14
     window, place = row // 7 * 2 + column // 7, row % 7 * 7 + column % 7
     torch.testing.assert_close(attention[:, 10 * 14 + 3], columns.view(2, 4, 49)[:, window, place] / 4)
+
+
+def test_an_image_that_is_not_square_goes_through_the_loss():
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=CLASSES, img_size=(32, 96), depth=2)
+    images = torch.randn(4, 3, 32, 96)
+    redraw(model, images)
+    reader = ClassAttention(model.eval(), images[:1])
+    with reader.reading():
+        model(images)
+    assert reader.grid == (2, 6) and reader.attention().shape == (4, 12)
+    mix = TransMix(mixup_alpha=0.0, cutmix_alpha=1.0, num_classes=CLASSES)
+    np.random.seed(3)
+    loss = mix.loss(model, images.clone(), torch.arange(4))
+    np.random.seed(3)
+    pasted, target = mix(images.clone(), torch.arange(4))
+    with reader.reading():
+        logits = model(pasted)
+    expected = literal("code", mix.box, (32, 96), (2, 6), reader.attention(), np.arange(4), 0.1)
+    assert abs(expected - target.numpy()).max() > 1e-3
+    torch.testing.assert_close(loss, F.cross_entropy(logits, torch.from_numpy(expected).float()))
+
+
+def test_the_map_is_read_before_dropout():
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=CLASSES, img_size=64, depth=1, attn_drop_rate=0.5)
+    images = torch.randn(4, 3, 64, 64)
+    redraw(model, images)
+    reader, maps = ClassAttention(model, images[:1]), []
+    for module in model.modules():
+        if hasattr(module, "fused_attn"):
+            module.fused_attn = False  # else dropout is inside the kernel, where no map could be read after it
+    for training in (True, False):
+        with reader.reading():
+            model.train(training)(images)
+        maps.append(reader.attention())
+    torch.testing.assert_close(*maps)
+
+
+def test_maps_whose_tokens_are_not_tiles_of_the_image_are_refused():
+    model = timm.create_model("maxvit_rmlp_pico_rw_256", num_classes=CLASSES)  # with grids of 8 x 8 tokens
+    with pytest.raises(ValueError, match="MaxxVit: TransMix needs a map .*scattered over the image"):
+        ClassAttention(model, torch.randn(1, 3, 512, 512))
 
 
 @pytest.mark.parametrize("mask", ("gmm", "elm", "gab"))
@@ -242,6 +288,10 @@ def test_what_does_not_fit_is_a_sentence():
     mix.box = (0, 8, 0, 8)
     with pytest.raises(ValueError, match=r"expected \(batch, patches\), 4 by .*got \(4, 65\)"):
         mix.weigh(target, torch.rand(4, 65))
+    with pytest.raises(ValueError, match="multi_label: expected False"):
+        TransMix(num_classes=3, multi_label=True)
+    with pytest.raises(ValueError, match="mode: expected 'batch'.*got 'pair'"):
+        TransMix(num_classes=3, mode="pair")
     with pytest.raises(TypeError, match="num_classes"):
         TransMix(cutmix_alpha=1.0)
     with pytest.raises(ValueError, match="the nearest is 'paper'"):
@@ -257,6 +307,56 @@ def test_a_mixer_can_be_copied_and_used_with_another_model():
         model, images = built(name)
         assert copy.copy(mix).loss(model, images, torch.arange(4)).isfinite()
         assert mix.loss(model, images, torch.arange(4)).isfinite()
+
+
+def test_a_mixer_meets_images_of_another_size_and_a_model_at_the_same_address():
+    mix = TransMix(mixup_alpha=0.0, cutmix_alpha=1.0, num_classes=CLASSES)
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=CLASSES, depth=1, img_size=64, dynamic_img_size=True)
+    for size in (64, 96):
+        assert mix.loss(model, torch.randn(4, 3, size, size), torch.arange(4)).isfinite()
+    for _ in range(3):  # each may be built where the last one was
+        del model
+        model = timm.create_model("vit_tiny_patch16_224", num_classes=CLASSES, depth=1, img_size=64)
+        assert mix.loss(model, torch.randn(4, 3, 64, 64), torch.arange(4)).isfinite()
+
+
+# ---- what it makes of a fixed batch ---------------------------------------------------------------------------------
+
+
+def test_a_mixed_sample_says_what_was_pasted_seen_and_weighed():
+    model, images = built("gmmvit_vit", readout="token")
+    images, labels = torch.randn(12, 3, 32, 32), torch.arange(12) % CLASSES
+    mix = TransMix(mixup_alpha=0.8, cutmix_alpha=1.0, prob=0.3, num_classes=CLASSES)
+    model.train()
+    untouched, found = images.clone(), []
+    for _ in range(2):
+        np.random.seed(4)
+        found.append(mixed_sample(mix, model, images, labels, boxes=3))
+    assert all((one == found[1][name]).all() for name, one in found[0].items())
+    assert torch.equal(images, untouched) and model.training and mix.mix_prob == 0.3 and mix.box is None
+    boxes, attention, share = (found[0][name] for name in ("box", "attention", "share"))
+    assert boxes.shape == (3, 4) and attention.shape == (12, 8, 8) and share.shape == (12, 2)
+    pasted = images.clone()
+    for part, (top, bottom, left, right) in enumerate(boxes):
+        rows = slice(4 * part, 4 * part + 4)
+        pasted[rows, :, top:bottom, left:right] = images[rows].flip(0)[:, :, top:bottom, left:right]
+        np.testing.assert_allclose(share[rows, 0], (bottom - top) * (right - left) / 1024, rtol=1e-6)
+        halves = np.array([0, 0, 1, 1])  # the label of the pasted image is the other one
+        weighed = literal("code", boxes[part], (32, 32), (8, 8), attention[rows].reshape(4, 64), halves, 0.0)
+        np.testing.assert_allclose(share[rows, 1], weighed[np.arange(4), 1 - halves], rtol=1e-5)
+    with torch.no_grad(), gmmvit.attention_maps(model.eval(), layers=-1) as maps:
+        model(pasted)
+    rows = next(iter(maps.values())).mean(1)[:, 0, 1:]
+    np.testing.assert_allclose(attention.reshape(12, 64), rows, atol=1e-6)
+    with pytest.raises(ValueError, match="even number of images for each of 4 boxes, got 12"):
+        mixed_sample(mix, model, images, labels, boxes=4)
+
+
+def test_quantiles_of_the_shifts():
+    share = np.stack([np.zeros(101), np.linspace(-0.5, 0.5, 101)], 1)
+    found = shift_quantiles(share)
+    assert list(found) == ["shift_q05", "shift_q25", "shift_q50", "shift_q75", "shift_q95"]
+    np.testing.assert_allclose(list(found.values()), [-0.45, -0.25, 0.0, 0.25, 0.45], atol=1e-6)
 
 
 @pytest.mark.slow

@@ -14,11 +14,14 @@ import torch.nn.functional as F
 
 from .. import data, recipes
 from ..data.loader import stream
-from ..rows import Row, unmasked_model
+from ..rows import Row
 from ..sites import attach
+from ..starts import starting_model
+from ..transmix_sample import mixed_sample, shift_quantiles
 from .processes import World
 
 EVALUATION_BATCH = 250
+SHIFTED, BOXES = 256, 32  # training images whose labels TransMix shifts after each epoch, and their boxes
 
 
 class Classification:
@@ -33,9 +36,8 @@ class Classification:
         self.mix = recipes.mixer(self.recipe, self.dataset.classes)
 
     def model(self) -> nn.Module:
-        """The row's model with fresh weights, a function of the seed."""
-        torch.manual_seed(self.row.seed)
-        model = unmasked_model(self.row)
+        """The row's model as training finds it, a function of the row."""
+        model = starting_model(self.row)
         if self.row.mask != "none":
             attach(model, self.row.mask, img_size=self.dataset.size, **self.row.mask_options)
         return model
@@ -96,6 +98,19 @@ class Classification:
         loss, top1, top5, count = self.world.total(sums).tolist()
         scores = {"loss": round(loss / count, 6), "top1": round(100 * top1 / count, 4)}
         return scores | ({"top5": round(100 * top5 / count, 4)} if self.dataset.classes > 10 else {})
+
+    def shifts(self, model: nn.Module) -> dict[str, float]:
+        """How far attention moves lambda from the area, on the same images and boxes each time; {} without TransMix."""
+        if not self.recipe.transmix:
+            return {}
+        images, labels = self.shown("train", np.arange(SHIFTED))
+        with numpy_seed(self.row.seed, 0):
+            return shift_quantiles(mixed_sample(self.mix, model, images, labels, boxes=BOXES)["share"])
+
+    def shown(self, split: str, places: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Some images of a split as they are tested, with their labels, on the device."""
+        ((images, labels),) = stream(self.sources[split], self.augmentation(train=False), [places])
+        return images.to(self.world.device), labels.to(self.world.device)
 
 
 def share(keys: np.ndarray, number: int, shares: int) -> np.ndarray:

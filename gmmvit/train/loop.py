@@ -171,6 +171,7 @@ class Run:
         with self.update.working.context():
             scores = self.task.test(model)
             checks = self.task.test(model, "val") if "val" in self.task.sources else {}
+            shifts = self.task.shifts(model)
         line = {
             "epoch": place.epoch + 1,
             "lr": float(f"{self.update.lr:.6g}"),
@@ -178,6 +179,7 @@ class Run:
             "test_loss": scores.pop("loss"),
             **scores,
             **{f"val_{name}": value for name, value in checks.items()},
+            **shifts,
         }
         place.history.append(line)
         place.epoch, place.step, place.loss = place.epoch + 1, 0, 0.0

@@ -1,0 +1,168 @@
+"""Detection and segmentation as tasks of the loop: their models, batches, losses and tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+import torch.nn as nn
+
+from ..data import epoch_order
+from ..data.loader import stream
+from ..rows import Row
+from ..train.classify import _workers, share
+from ..train.processes import World
+from . import evaluate, room, segmenter
+from .backbone import Pyramid, pyramid, statistics
+from .crops import for_segmentation
+from .detector import Detector
+from .multi_scale import Sizes, for_detection
+from .recipes import DenseRecipe, find, steps_per_epoch
+from .segmenter import Segmenter
+from .transforms import Movable
+
+Batch = list[tuple[np.ndarray, Movable | torch.Tensor, Movable | torch.Tensor]]  # keys, images, targets of each share
+WEIGHTS = ("pretrained", "pretrained_file")
+EVALUATION_BATCH = 4
+
+
+class Dense:
+    """What the loop needs to know of training on boxes, masks or pixels."""
+
+    def __init__(self, row: Row, world: World, workers: int | None = None):
+        self.row, self.world, self.recipe = row, world, settings(row)
+        self.dataset, self.sources = room.find(row.dataset), room.load(row.dataset)
+        if self.dataset.kind != self.recipe.kind:
+            raise ValueError(
+                f"{row.recipe} is a recipe of {self.recipe.kind}, {row.dataset} a set of {self.dataset.kind}"
+            )
+        self.workers = _workers(world) if workers is None else workers
+        self.steps = steps_per_epoch(self.recipe, len(self.sources["train"]))
+        self.shares = world.size * self.recipe.accumulate
+        self.factor = self.dataset.size / find(row.recipe).short
+        self.short, self.long = (round(side * self.factor) for side in (self.recipe.short, self.recipe.long))
+
+    def backbone(self) -> Pyramid:
+        """The row's backbone with its mask and its weights, what is fresh being a function of the seed."""
+        torch.manual_seed(self.row.seed)
+        weights = {name: self.row.set[name] for name in WEIGHTS if name in self.row.set}
+        drop_path, options = self.recipe.drop_path, self.row.mask_options
+        return pyramid(self.row.model, drop_path=drop_path, mask=self.row.mask, mask_options=options, **weights)
+
+    @cached_property
+    def image(self) -> torch.Tensor:
+        """An empty image of the right size."""
+        return torch.zeros(1, 3, self.short, self.short)
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """This process's part of each global batch from step `start` on: (keys, images, targets) of each share."""
+        source, recipe, wanted = self.sources["train"], self.recipe, self.steps * self.recipe.batch
+        keys = epoch_order(len(source), self.row.seed, epoch, passes=-(-wanted // len(source)))
+        first = self.world.rank * recipe.accumulate
+        groups = [
+            share(keys[at : at + recipe.batch], first + number, self.shares)
+            for at in range(start * recipe.batch, wanted, recipe.batch)
+            for number in range(recipe.accumulate)
+        ]
+        loaded = stream(source, self.augmentation(train=True), groups, seed=self.row.seed, workers=self.workers)
+        shares = ((keys, *images) for keys, (images, _) in zip(groups, loaded, strict=True))
+        return iter(zip(*[shares] * recipe.accumulate, strict=True))
+
+    def tested(self, split: str) -> Iterator[tuple[Movable, Movable, np.ndarray]]:
+        """This process's part of a split: images, their targets and their numbers."""
+        source = self.sources[split]
+        mine = np.arange(self.world.rank, len(source), self.world.size)
+        groups = [mine[at : at + EVALUATION_BATCH] for at in range(0, len(mine), EVALUATION_BATCH)]
+        for (images, targets), numbers in stream(source, self.augmentation(train=False), groups, workers=self.workers):
+            yield images.to(self.world.device), targets.to(self.world.device), numbers.numpy()
+
+
+class Detection(Dense):
+    """Mask R-CNN on a set in COCO's layout."""
+
+    def model(self) -> nn.Module:
+        """The row's model, a function of the seed."""
+        sizes = {"short": self.short, "long": self.long, "anchors": self.dataset.anchors}
+        sizes |= {"width": self.recipe.width, "regions": self.recipe.regions}
+        return Detector(self.backbone(), len(self.sources["train"].classes), **sizes)
+
+    def augmentation(self, train: bool) -> Callable:
+        """The recipe's augmentation for training, or that of testing."""
+        sizes = Sizes().times(self.factor) if train else None
+        return partial(for_detection, self.sources["train"], sizes=sizes)
+
+    def loss(self, model: nn.Module, images: Movable, targets: Movable, step: int) -> torch.Tensor:
+        """The sum of the five losses of proposals, boxes and masks."""
+        return sum(model(images, targets).values())
+
+    @torch.inference_mode()
+    def test(self, model: nn.Module, split: str = "test") -> dict[str, float]:
+        """Average precision of boxes and masks, each process testing a part."""
+        source, found = self.sources[split], []
+        for images, _, numbers in self.tested(split):
+            found += evaluate.results(model(images), source.ids[numbers], source.categories)
+        scores = evaluate.average_precision(source.truth, found, self.world)
+        return {name: round(value, 4) for name, value in scores.items()}
+
+
+class Segmentation(Dense):
+    """UPerNet on a set in ADE20K's layout."""
+
+    def __init__(self, row: Row, world: World, workers: int | None = None):
+        super().__init__(row, world, workers)
+        if self.recipe.batch < 2 * self.shares:
+            raise ValueError(
+                f"batch: expected at least 2 images in each of {self.shares} parts, for UPerNet normalises over them, "
+                f"got {self.recipe.batch}"
+            )
+
+    def model(self) -> nn.Module:
+        """The row's model, a function of the seed; processes on GPUs share their batch statistics."""
+        model = Segmenter(self.backbone(), len(self.sources["train"].classes), width=self.recipe.width)
+        alone = self.world.size == 1 or self.world.device.type != "cuda"
+        return model if alone else nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+    def augmentation(self, train: bool) -> Callable:
+        """The recipe's augmentation for training, or that of testing."""
+        crop = self.short if train else 0
+        return partial(for_segmentation, statistics(self.row.model), crop=crop, short=self.short, long=self.long)
+
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, step: int) -> torch.Tensor:
+        """Cross-entropy of the head, and 0.4 of that of the auxiliary head."""
+        return segmenter.loss(model(images), labels)
+
+    @torch.inference_mode()
+    def test(self, model: nn.Module, split: str = "test") -> dict[str, float]:
+        """mIoU and pixel accuracy, each process testing a part."""
+        average_buffers(model, self.world)
+        classes = len(self.sources[split].classes)
+        seen = evaluate.whole
+        if self.recipe.evaluation == "sliding":
+            seen = partial(evaluate.sliding, crop=self.short, step=self.short * 2 // 3)
+        matrix = torch.zeros(classes, classes, dtype=torch.int64, device=self.world.device)
+        for images, labels, _ in self.tested(split):
+            for image, truth in zip(images, labels, strict=True):
+                matrix += evaluate.confusion(seen(model, image, truth.shape), truth, classes)
+        return {name: round(value, 4) for name, value in evaluate.overlap(matrix, self.world).items()}
+
+
+TASKS = {"detection": Detection, "segmentation": Segmentation}
+
+
+def settings(row: Row) -> DenseRecipe:
+    """The recipe with the row's own settings in it."""
+    names = {field.name for field in dataclasses.fields(DenseRecipe)}
+    chosen = {key: tuple(v) if isinstance(v, list) else v for key, v in row.set.items() if key in names}
+    return dataclasses.replace(find(row.recipe), **chosen)
+
+
+def average_buffers(model: nn.Module, world: World) -> None:
+    """Batch statistics that each process has collected from its own images: their mean, on each of them."""
+    if world.size > 1:
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase):
+                for buffer in (module.running_mean, module.running_var):
+                    buffer.copy_(world.total(buffer.clone()) / world.size)

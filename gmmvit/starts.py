@@ -1,0 +1,97 @@
+"""Where a row's weights begin: drawn from its seed, or pretrained, with the positions drawn anew where the row says so.
+
+The GAB paper fine-tunes pretrained models whose position MLP is re-initialised in every arm (facts 2.4, erratum A2):
+pretrained: true (timm's weights) or pretrained_file: <path>, and reset_positions: true.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+from .positions import position_parameters
+from .rows import Row, resized, unmasked_model
+
+SHOWN = 3  # names in a sentence
+
+
+class WeightsNotObtained(RuntimeError):
+    """Pretrained weights that could not be had: nothing goes on from random ones instead."""
+
+
+def starting_model(row: Row) -> nn.Module:
+    """The row's model without its mask, as its training finds it: a function of the row."""
+    torch.manual_seed(row.seed)
+    model = unmasked_model(row)
+    options = row.start_options
+    if options.get("pretrained_file") or options.get("pretrained"):
+        positions = position_parameters(model) if options.get("reset_positions") else ()
+        fresh = {name: model.get_parameter(name).detach().clone() for name in positions}
+        source = options.get("pretrained_file")
+        take(model, _from_file(source, model) if source else _from_timm(row), source or f"timm's {row.model}")
+        model.load_state_dict(fresh, strict=False)
+    return model
+
+
+def take(model: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
+    """Loads weights that fit a model name by name; only a classifier for other classes stays as it was drawn."""
+    own, classifier = model.state_dict(), f"{model.pretrained_cfg.get('classifier')}."
+    head = {name for name in own if name.startswith(classifier)}
+    if any(name not in state or state[name].shape != own[name].shape for name in head):
+        state = {name: value for name, value in state.items() if not name.startswith(classifier)}
+        own = {name: value for name, value in own.items() if name not in head}
+    wrong = [
+        *(f"no {name}" for name in own if name not in state),
+        *(f"{name}, which the model has not" for name in state if name not in own),
+        *(
+            f"{name} of shape {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
+            for name in own
+            if name in state and state[name].shape != own[name].shape
+        ),
+    ]
+    if wrong:
+        more = f", and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
+        raise ValueError(
+            f"{source}: expected the weights of this {type(model).__name__}, got {', '.join(wrong[:SHOWN])}{more}"
+        )
+    model.load_state_dict(state, strict=False)
+
+
+def _from_timm(row: Row) -> Mapping[str, torch.Tensor]:
+    import timm
+
+    from .data.sets import find
+
+    try:
+        shipped = timm.create_model(row.model, pretrained=True, img_size=resized(row.model, find(row.dataset)))
+    except Exception as error:  # of the hub, the network, the disk: each library has its own
+        cause = " ".join(str(error).split())[:200] or type(error).__name__
+        raise WeightsNotObtained(
+            f"the pretrained weights of {row.model} were asked for and could not be had ({cause}). Where the hub "
+            f"cannot be reached, fetch the file elsewhere (.safetensors, .pth or .pt) and name it in the row: "
+            "set: {pretrained_file: <path>}, or `gmmvit train ROW --set pretrained_file=<path>`"
+        ) from error
+    return shipped.state_dict()
+
+
+def _from_file(path: str, model: nn.Module) -> Mapping[str, torch.Tensor]:
+    """The weights in a file of timm's or ours, older names put right by the filter of the model's file in timm."""
+    from timm.models import load_state_dict
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"pretrained_file: expected a file of weights, got {path}, which is not there")
+    try:
+        state = load_state_dict(path)
+    except Exception as error:  # of torch's, pickle's and safetensors' readers
+        raise ValueError(
+            f"pretrained_file: expected weights (.safetensors, .pth or .pt), got {path}, which cannot be read as such "
+            f"({type(error).__name__})"
+        ) from error
+    if not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise ValueError(f"pretrained_file: expected weights by name, got {path}, which holds something else")
+    put_right = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    return put_right(state, model) if put_right else state
