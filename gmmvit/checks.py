@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib  # of gmmvit.dense, by name: rows of classification do not depend on it
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -14,8 +15,17 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from .errors import unknown
-from .recipes import RANGES, RECIPES
-from .rows import MODEL_OPTIONS, RECIPE_HINTS, START_OPTIONS, Row, fits, mask_hints, split_counts, unmasked_model
+from .recipes import RANGES, RECIPES, known
+from .rows import (
+    MODEL_OPTIONS,
+    START_OPTIONS,
+    Row,
+    fits,
+    mask_hints,
+    recipe_hints,
+    split_counts,
+    unmasked_model,
+)
 
 SAFE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # a file name, and the key of a DVC stage
 ROW_HINTS = {name: hint for name, hint in get_type_hints(Row).items() if name != "name"}
@@ -49,8 +59,10 @@ def problems(row: Mapping | Row, processes: int = 1) -> list[str]:
     """What is wrong with a row wherever it may run: a sentence for each problem; the data need not be there."""
     fields, wrong = well_typed(_fields(row), named=True)
     row = Row(**{"dataset": "", "model": "", **fields})
+    if row.recipe in known() and row.recipe not in RECIPES:
+        return wrong + importlib.import_module("gmmvit.dense.checks").problems(row, processes)
     wrong += _unknown_names(row)
-    unset, row = _wrong_settings(row)
+    unset, row = wrong_settings(row)
     wrong += unset
     if row.recipe in RECIPES:
         wrong += _misfits(row, processes)
@@ -99,17 +111,17 @@ def _unknown_names(row: Row) -> list[str]:
         wrong.append(f"unknown model {row.model!r}: expected {ours} or a name of timm.list_models(){hint}")
     if row.mask != "none" and row.mask not in KINDS:
         wrong.append(unknown("mask", row.mask, ["none", *KINDS]))
-    return wrong + ([unknown("recipe", row.recipe, RECIPES)] if row.recipe not in RECIPES else [])
+    return wrong + ([unknown("recipe", row.recipe, known())] if row.recipe not in RECIPES else [])
 
 
-def _wrong_settings(row: Row) -> tuple[list[str], Row]:
+def wrong_settings(row: Row) -> tuple[list[str], Row]:
     """Sentences about overrides that do not exist or fit, and the row without them."""
     from .data.sets import SETS
     from .masks import KINDS
 
     options = {mask: mask_hints(mask) for mask in KINDS}
     own = options.get(row.mask, {})
-    valid = {**RECIPE_HINTS, **own, **START_OPTIONS, **dict.fromkeys(MODEL_OPTIONS, str)}
+    valid = {**recipe_hints(row.recipe), **own, **START_OPTIONS, **dict.fromkeys(MODEL_OPTIONS, str)}
     within = {name: (words, test) for words, (test, names) in RANGES.items() for name in names}
     wrong, kept = [], {}
     for key, value in row.set.items():

@@ -53,6 +53,7 @@ class Recipe:
     checkpoint_gradients: bool = False
     compile: bool = False
     select: Literal["last", "validation"] = "last"  # the epoch whose test accuracy is the result
+    kind: str = "classification"  # or detection, segmentation (gmmvit.dense)
 
     @property
     def mixes(self) -> bool:
@@ -186,11 +187,19 @@ DEVIATIONS = (  # of the augmentation: gmmvit.data.DEVIATIONS
 )
 
 
+def known() -> dict[str, Recipe]:
+    """All recipes by name, those of detection and segmentation too."""
+    from .dense.recipes import RECIPES as dense
+
+    return RECIPES | dense
+
+
 def find(name: str) -> Recipe:
     """The recipe of this name; a ValueError names the nearest one."""
-    if name not in RECIPES:
-        raise ValueError(unknown("recipe", name, RECIPES))
-    return RECIPES[name]
+    recipes = known()
+    if name not in recipes:
+        raise ValueError(unknown("recipe", name, recipes))
+    return recipes[name]
 
 
 def steps_per_epoch(recipe: Recipe, images: int) -> int:
@@ -202,6 +211,10 @@ def schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: 
     """set_lr(step) -> learning rate, set in every group: linear warm-up, then cosine; it depends on the step alone."""
     from timm.scheduler import CosineLRScheduler
 
+    if recipe.kind != "classification":
+        from .dense.recipes import schedule as dense
+
+        return dense(recipe, optimizer, steps_per_epoch)
     per_epoch, steps = (steps_per_epoch, 1) if recipe.per_step else (1, steps_per_epoch)  # ticks; steps of a tick
     warmup = int(recipe.warmup_epochs * per_epoch)
     scheduler = CosineLRScheduler(

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
-from .recipes import Recipe, find
+from .recipes import Recipe, find, known
 
 if TYPE_CHECKING:
     import torch.nn as nn
@@ -47,7 +47,7 @@ class Row:
     @property
     def recipe_settings(self) -> Recipe:
         """The recipe with the row's own settings in it."""
-        return dataclasses.replace(find(self.recipe), **self._chosen(RECIPE_HINTS))
+        return dataclasses.replace(find(self.recipe), **self._chosen(recipe_hints(self.recipe)))
 
     @property
     def mask_options(self) -> dict:
@@ -124,6 +124,14 @@ def split_counts(dataset: DataSet) -> dict[str, int]:
     return {split: sum(dataset.counts.values()) * share // 100 for split, share in SHARES.items()}
 
 
+def recipe_hints(recipe: str) -> dict[str, object]:
+    """{setting: its type} of a recipe; of an unknown one, those of classification."""
+    found = known().get(recipe)
+    if found is None or found.kind == "classification":
+        return {name: hint for name, hint in RECIPE_HINTS.items() if name != "kind"}
+    return {name: hint for name, hint in get_type_hints(type(found)).items() if name not in found.fixed}
+
+
 def mask_hints(mask: str) -> dict[str, object]:
     """{option: its type} of a mask, from the signature of its class; of "none", {}."""
     from .masks import KINDS
@@ -140,12 +148,18 @@ def fits(value: object, hint: object) -> bool:
     if hint is float:
         return type(value) in (int, float) and math.isfinite(value)
     if get_origin(hint) is tuple:
-        hints = get_args(hint)
+        hints = _of_items(hint, value)
         return isinstance(value, (list, tuple)) and len(value) == len(hints) and all(map(fits, value, hints))
     return type(value) is hint if get_origin(hint) is not Literal else value in get_args(hint)
 
 
+def _of_items(hint: object, value: object) -> tuple:
+    """The type of each item of a tuple; tuple[int, ...] takes any number."""
+    hints = get_args(hint)
+    return (hints[0],) * len(value) if hints[1:] == (...,) and isinstance(value, (list, tuple)) else hints
+
+
 def _converted(value: object, hint: object) -> object:
     if get_origin(hint) is tuple:
-        return tuple(map(_converted, value, get_args(hint)))
+        return tuple(map(_converted, value, _of_items(hint, value)))
     return float(value) if hint is float else value

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..errors import unknown
-from ..recipes import Recipe
+from ..recipes import MIXING, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +18,10 @@ class DenseRecipe(Recipe):
     """A recipe whose schedule is not a cosine, and whose epoch need not be a pass over the images."""
 
     kind: Literal["detection", "segmentation"]
+    fixed: ClassVar[tuple[str, ...]] = (  # fields that say nothing here, or that a row cannot choose
+        *("kind", "curve", "fixed", "augmentation", "raw_mean_erasing", "label_smoothing", "select", "per_step"),
+        *("warmup_epochs", "warmup_lr", "warmup_first", *MIXING),
+    )
     curve: Literal["steps", "polynomial"]
     milestones: tuple[int, ...] = ()  # epochs, each before a tenth of the rate (steps)
     power: float = 1.0  # of the polynomial

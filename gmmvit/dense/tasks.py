@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
@@ -20,7 +19,7 @@ from .backbone import Pyramid, pyramid, statistics
 from .crops import for_segmentation
 from .detector import Detector
 from .multi_scale import Sizes, for_detection
-from .recipes import DenseRecipe, find, steps_per_epoch
+from .recipes import find, steps_per_epoch
 from .segmenter import Segmenter
 from .transforms import Movable
 
@@ -33,7 +32,7 @@ class Dense:
     """What the loop needs to know of training on boxes, masks or pixels."""
 
     def __init__(self, row: Row, world: World, workers: int | None = None):
-        self.row, self.world, self.recipe = row, world, settings(row)
+        self.row, self.world, self.recipe = row, world, row.recipe_settings
         self.dataset, self.sources = room.find(row.dataset), room.load(row.dataset)
         if self.dataset.kind != self.recipe.kind:
             raise ValueError(
@@ -44,6 +43,16 @@ class Dense:
         self.shares = world.size * self.recipe.accumulate
         self.factor = self.dataset.size / find(row.recipe).short
         self.short, self.long = (round(side * self.factor) for side in (self.recipe.short, self.recipe.long))
+
+    def notes(self, model: nn.Module) -> dict[str, float]:
+        """Nothing beside the scores."""
+        return {}
+
+    def samples(self, model: nn.Module) -> dict[str, np.ndarray]:
+        """A few test images, what the model finds in them, and the truth."""
+        from .pictured import pictured
+
+        return pictured(self, model)
 
     def backbone(self) -> Pyramid:
         """The row's backbone with its mask and its weights, what is fresh being a function of the seed."""
@@ -83,6 +92,8 @@ class Dense:
 class Detection(Dense):
     """Mask R-CNN on a set in COCO's layout."""
 
+    score = "box_AP"
+
     def model(self) -> nn.Module:
         """The row's model, a function of the seed."""
         sizes = {"short": self.short, "long": self.long, "anchors": self.dataset.anchors}
@@ -110,6 +121,8 @@ class Detection(Dense):
 
 class Segmentation(Dense):
     """UPerNet on a set in ADE20K's layout."""
+
+    score = "mIoU"
 
     def __init__(self, row: Row, world: World, workers: int | None = None):
         super().__init__(row, world, workers)
@@ -150,13 +163,6 @@ class Segmentation(Dense):
 
 
 TASKS = {"detection": Detection, "segmentation": Segmentation}
-
-
-def settings(row: Row) -> DenseRecipe:
-    """The recipe with the row's own settings in it."""
-    names = {field.name for field in dataclasses.fields(DenseRecipe)}
-    chosen = {key: tuple(v) if isinstance(v, list) else v for key, v in row.set.items() if key in names}
-    return dataclasses.replace(find(row.recipe), **chosen)
 
 
 def average_buffers(model: nn.Module, world: World) -> None:

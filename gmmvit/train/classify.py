@@ -27,6 +27,8 @@ SHIFTED, BOXES = 256, 32  # training images whose labels TransMix shifts after e
 class Classification:
     """What the loop needs to know of training a classifier."""
 
+    score = "top1"  # the result of an epoch, in %
+
     def __init__(self, row: Row, world: World, workers: int | None = None):
         self.row, self.world, self.recipe = row, world, row.recipe_settings
         self.dataset, self.sources = data.find(row.dataset), data.load(row.dataset)
@@ -99,13 +101,19 @@ class Classification:
         scores = {"loss": round(loss / count, 6), "top1": round(100 * top1 / count, 4)}
         return scores | ({"top5": round(100 * top5 / count, 4)} if self.dataset.classes > 10 else {})
 
-    def shifts(self, model: nn.Module) -> dict[str, float]:
+    def notes(self, model: nn.Module) -> dict[str, float]:
         """How far attention moves lambda from the area, on the same images and boxes each time; {} without TransMix."""
         if not self.recipe.transmix:
             return {}
         images, labels = self.shown("train", np.arange(SHIFTED))
         with numpy_seed(self.row.seed, 0):
             return shift_quantiles(mixed_sample(self.mix, model, images, labels, boxes=BOXES)["share"])
+
+    def samples(self, model: nn.Module) -> dict[str, np.ndarray]:
+        """What is kept with the masks for figures."""
+        from .samples import samples
+
+        return samples(self, model)
 
     def shown(self, split: str, places: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Some images of a split as they are tested, with their labels, on the device."""

@@ -6,6 +6,7 @@ the state of a run is its weights, its optimiser and its place, and a killed run
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import time
@@ -21,7 +22,6 @@ from ..memory import keep_freed_memory
 from ..rows import Row
 from . import checkpoint, precision, processes, results, signals
 from .classify import Classification
-from .samples import samples
 from .update import Update
 
 SAVE_EVERY = 600  # seconds between the checkpoints inside an epoch
@@ -80,7 +80,7 @@ class Run:
         keep_freed_memory()
         self.plain, self.out, self.world, self.say = plain, out, world, say
         self.saved = checkpoint.folder_for(out) / "last.pt"
-        self.recipe, self.task = row.recipe_settings, Classification(row, world, workers)
+        self.recipe, self.task = row.recipe_settings, task_of(row)(row, world, workers)
         dtype, why = precision.resolve(self.recipe.precision, world.device)
         say(f"{row.name}: {world.size} process(es) on {world.device.type}, {str(dtype)[6:]} ({why})")
         parts = self.task.model(), self.recipe, self.task.loss, self.task.image, self.task.steps, dtype, row.seed, world
@@ -171,15 +171,15 @@ class Run:
         with self.update.working.context():
             scores = self.task.test(model)
             checks = self.task.test(model, "val") if "val" in self.task.sources else {}
-            shifts = self.task.shifts(model)
+            notes = self.task.notes(model)
         line = {
             "epoch": place.epoch + 1,
             "lr": float(f"{self.update.lr:.6g}"),
             "train_loss": round(place.loss / max(place.step, 1), 6),
-            "test_loss": scores.pop("loss"),
+            **({"test_loss": scores.pop("loss")} if "loss" in scores else {}),
             **scores,
             **{f"val_{name}": value for name, value in checks.items()},
-            **shifts,
+            **notes,
         }
         place.history.append(line)
         place.epoch, place.step, place.loss = place.epoch + 1, 0, 0.0
@@ -201,13 +201,23 @@ class Run:
             chosen = self.best["line"]
             model.load_state_dict(self.best["model"])
         facts = {"images": self.place.images, "precision": str(self.update.working.dtype)[6:]}
-        metrics = results.summary(self.plain, model, history, chosen, **facts)
+        metrics = results.summary(self.plain, model, self.task, history, chosen, **facts)
         if self.world.first:
             times = results.timing(self.place.images, self.place.seconds, self.place.total, self.world)
-            results.write(self.out, model, metrics, history, times, samples(self.task, model))
+            results.write(self.out, model, metrics, history, times, self.task.samples(model))
             checkpoint.remove(self.saved)
-            self.say(f"top-1 {metrics['top1']:.2f} % (best {metrics['best_top1']:.2f} %); results in {self.out}")
+            score = self.task.score
+            said = f"{score.replace('top1', 'top-1')} {metrics[score]:.2f} % (best {metrics[f'best_{score}']:.2f} %)"
+            self.say(f"{said}; results in {self.out}")
         return metrics
+
+
+def task_of(row: Row) -> Callable:
+    """What makes the task of a row; detection and segmentation are looked up by name, so that others do without."""
+    kind = row.recipe_settings.kind
+    if kind == "classification":
+        return Classification
+    return importlib.import_module("gmmvit.dense.tasks").TASKS[kind]
 
 
 def _tensorboard(out: Path, history: list[dict]):

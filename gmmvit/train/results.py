@@ -30,14 +30,14 @@ def finished(out: Path, row: dict) -> dict | None:
     return metrics if whole and metrics.get("row") == row else None
 
 
-def summary(row: dict, model: nn.Module, history: Sequence[Mapping], chosen: Mapping, **facts) -> dict:
-    """The content of metrics.json: `chosen` is the epoch whose accuracy is the result."""
-    price = cost(model)
-    best = max(history, key=lambda line: line["top1"])  # the first of equals
+def summary(row: dict, model: nn.Module, task, history: Sequence[Mapping], chosen: Mapping, **facts) -> dict:
+    """The content of metrics.json: `chosen` is the epoch whose score is the result."""
+    price = cost(model, tuple(task.image.shape[-2:]))
+    best = max(history, key=lambda line: line[task.score])  # the first of equals
     return {
         "row": row,
         **{key: value for key, value in chosen.items() if key != "lr"},
-        "best_top1": best["top1"],
+        f"best_{task.score}": best[task.score],
         "best_epoch": best["epoch"],
         "epochs": len(history),
         "parameters": price.parameters,

@@ -1,0 +1,42 @@
+"""What is wrong with a row of detection or segmentation, all at once: gmmvit.checks hands such rows over."""
+
+from __future__ import annotations
+
+import torch
+
+from ..checks import wrong_settings
+from ..errors import unknown
+from ..masks import KINDS
+from ..rows import Row
+from . import backbone, room
+
+
+def problems(row: Row, processes: int = 1) -> list[str]:
+    """A sentence for each problem; the data need not be there."""
+    wrong = []
+    if row.dataset not in room.SETS:
+        wrong.append(unknown(f"data set of the recipe {row.recipe}", row.dataset, room.SETS))
+    if row.mask not in ("none", *KINDS):
+        wrong.append(unknown("mask", row.mask, ["none", *KINDS]))
+    unset, row = wrong_settings(row)
+    wrong += unset
+    for option in ("readout", "reset_positions"):
+        if option in row.set:
+            wrong.append(f"{option}: expected no such setting in a row of {row.recipe_settings.kind}")
+    recipe = row.recipe_settings
+    if row.dataset in room.SETS and room.SETS[row.dataset].kind != recipe.kind:
+        kind = room.SETS[row.dataset].kind
+        wrong.append(f"{row.recipe} is a recipe of {recipe.kind}, {row.dataset} a set of {kind}")
+    least = 2 if recipe.kind == "segmentation" else 1  # UPerNet normalises over a part's images
+    parts = processes * recipe.accumulate
+    if recipe.batch % parts or recipe.batch < least * parts:
+        near = max(least, round(recipe.batch / parts)) * parts
+        factors = f"{processes} (processes) x {recipe.accumulate} (accumulate)"
+        words = f"a multiple of {parts} = {factors}" + (", with 2 images in each part" if least > 1 else "")
+        wrong.append(f"batch: expected {words}, got {recipe.batch}; the nearest is {near}")
+    try:
+        with torch.device("meta"):
+            backbone.pyramid(row.model)
+    except Exception as error:  # of timm: an unknown name, a model without maps
+        wrong.append(f"{row.model} cannot be a pyramid: {' '.join(str(error).split())}")
+    return wrong
