@@ -28,7 +28,7 @@ PARTIAL = \
   profile=$$(awk '$$1 == "profile:" { print $$2 }' params.yaml); \
   folder=reports/$$profile/partial; \
   rm -rf $$folder && mkdir -p $$folder; \
-  for name in main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix profile; do \
+  for name in main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile; do \
     $(BIN)/papermill notebooks/$$name.ipynb $$folder/$$name.ipynb --cwd notebooks -k python3 --no-progress-bar \
       -p profile $$profile -p out $$folder; \
   done; \

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch.nn as nn
 from matplotlib import style
 from matplotlib.colors import to_rgb
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gmmvit
 from gmmvit import bench_dense, benches, dense_plots, dense_tables, figures
@@ -276,6 +278,31 @@ def test_both_arms_of_the_benchmark_do_the_same_work():
             assert not gmmvit.masks_of(model)
         found[arm] = bench_dense.inference(model, images, torch.float32, World())()
     assert losses["gab"] == pytest.approx(losses["plain"], rel=1e-5) and found == {"plain": 100, "gab": 100}
+
+
+class Operators(TorchDispatchMode):
+    """Counts what a step computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def __torch_dispatch__(self, function, types, inputs=(), options=None):
+        self.calls[function] += 1
+        return function(*inputs, **(options or {}))
+
+
+def test_folded_inference_runs_the_very_operators_of_the_plain_model():
+    images, _ = bench_dense.scene(64)
+    counts = {}
+    for arm, options in bench_dense.ARMS.items():
+        for folded in (False, True)[: 1 + (arm == "gab")]:
+            model = bench_dense.detector("swin_micro", 64, options)
+            step = bench_dense.inference(gmmvit.fold(model) if folded else model, images, torch.float32, World())
+            with Operators() as seen:
+                step()
+            counts[arm, folded] = seen.calls
+    assert counts["gab", True] == counts["plain", False] != counts["gab", False]
 
 
 def test_what_bench_dense_says_is_what_it_measured(monkeypatch):

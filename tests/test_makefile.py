@@ -102,7 +102,7 @@ def test_make_repro_passes_over_failing_rows_and_says_so(make):
     result, calls = make("repro", "KEEP_GOING=1")
     assert calls[0] == "dvc repro --keep-going" and calls[-1] == "gmmvit report a --partial"
     papermill = [call.split() for call in calls[1:-1]]
-    tables = "main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix profile".split()
+    tables = "main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile".split()
     assert [words[1] for words in papermill] == [f"notebooks/{name}.ipynb" for name in tables]
     assert all(words[-6:] == ["-p", "profile", "a", "-p", "out", "reports/a/partial"] for words in papermill)
     assert result.returncode != 0 and "Error 255" in result.stderr  # dvc's own

@@ -16,7 +16,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-NOTEBOOKS = "main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix profile".split()
+NOTEBOOKS = "main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile".split()
 FETCHING = {f"gmmvit/data/{name}.py" for name in ("fetch", "official_arrays", "official_files")}
 DATA_OF = {  # files that modules read beside their code
     "gmmvit/figures.py": ["gmmvit/paper.mplstyle"],
