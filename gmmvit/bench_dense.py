@@ -15,6 +15,7 @@ from .dense.detector import Detector
 from .dense.transforms import Movable
 from .folding import fold
 from .memory import keep_freed_memory
+from .models.parts import set_fused
 from .train.precision import Working, resolve
 from .train.processes import World
 from .train.update import Update
@@ -33,17 +34,21 @@ def bench_dense(
     world = World(device=torch.device(device))
     dtype, _ = resolve("auto", world.device)
     images, targets = scene(size)
-    kinds: dict[str, dict[str, Step]] = {"step": {}, "inference": {}}
-    for arm, options in ARMS.items():
-        kinds["step"][arm] = training(detector(model, size, options), images, targets, dtype, world)
-        plain = detector(model, size, options)
-        kinds["inference"][arm] = inference(plain if arm == "plain" else fold(plain), images, dtype, world)
-    seconds = {kind: interleaved(steps, rounds, lambda line: say(f"{model}: {line}")) for kind, steps in kinds.items()}
+    models = {path: set_fused(detector(model, size, {}), path == "fused") for path in ("explicit", "fused")}
+    models["gab"] = detector(model, size, ARMS["gab"])
+    steps = {arm: training(each, images, targets, dtype, world) for arm, each in models.items()}
+    folded = {arm: detector(model, size, options) for arm, options in ARMS.items()}
+    fold(folded["gab"])
+    looks = {arm: inference(each, images, dtype, world) for arm, each in folded.items()}
+    step, look = (interleaved(each, rounds, lambda line: say(f"{model}: {line}")) for each in (steps, looks))
+    without = min(("explicit", "fused"), key=step.get)  # attention of the faster step without GAB
+    seconds = {"step": {"plain": step[without], "gab": step["gab"]}, "inference": look}
     return {
         "model": model,
         "size": size,
         "batch": 1,
         "precision": str(dtype)[6:],
+        "without": without,
         "seconds": {kind: {arm: round(s, 4) for arm, s in found.items()} for kind, found in seconds.items()},
         "time": {kind: round(found["gab"] / found["plain"] - 1, 4) for kind, found in seconds.items()},
     }

@@ -306,10 +306,15 @@ def test_folded_inference_runs_the_very_operators_of_the_plain_model():
 
 
 def test_what_bench_dense_says_is_what_it_measured(monkeypatch):
-    seconds = iter([{"plain": 2.0, "gab": 2.02}, {"plain": 1.0, "gab": 0.5}])
+    seconds = iter([{"explicit": 2.0, "fused": 2.4, "gab": 2.02}, {"plain": 1.0, "gab": 0.5}])
     monkeypatch.setattr(bench_dense, "interleaved", lambda steps, rounds, say: next(seconds))
     record, text = benches.dense(Namespace(model="swin_micro", rounds=1), "cpu")
-    assert record["time"] == {"step": 0.01, "inference": -0.5} and "+1.0%" in text and "-50.0%" in text
+    assert (
+        record["without"] == "explicit"
+        and record["time"] == {"step": 0.01, "inference": -0.5}
+        and "+1.0%" in text
+        and "-50.0%" in text
+    )
     assert dense_tables.cost_table(record).cells() == [
         ["a training step", "2.00", "2.02", "+1.0%"],
         ["inference, GAB folded", "1.00", "0.50", "−50.0%"],

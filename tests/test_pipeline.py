@@ -217,8 +217,9 @@ def test_killed_in_the_middle_and_repeated_it_ends_with_the_same_records(done, t
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert saved.exists() and not (saved.parents[2] / "tiny-b" / "metrics.json").exists()
-    assert repro(place, *RUNS) == {"run@tiny-b", "run@tiny-c"}
+    ended = {f"run@{path.parent.name}" for path in saved.parents[2].glob("*/metrics.json")}  # dvc's order is its own
+    assert saved.exists() and "run@tiny-b" not in ended
+    assert repro(place, *RUNS) == {*RUNS} - ended
     executed = (saved.parents[2] / "tiny-b" / "run.ipynb").read_text()
     assert "resumed at epoch" in executed
     for name in ROWS:
