@@ -35,8 +35,8 @@ PARTIAL = \
   $(BIN)/gmmvit report $$profile --partial
 
 rows: $(STAMP) profile ## the rows alone, JOBS=2 at a time (each on a GPU of its own, where there are several); may be stopped and repeated
-	$(BIN)/dvc repro clean $$($(BIN)/dvc stage list --name-only | grep '^data@')
-	$(BIN)/dvc stage list --name-only | grep '^run@' | SHARE=$(JOBS) xargs -P $(JOBS) $(SLOTS) -I ROW sh -c '$(ONE_ROW)'
+	$(BIN)/dvc repro clean $$($(BIN)/dvc stage list --name-only | grep -E '^data(_dense)?@')
+	$(BIN)/dvc stage list --name-only | grep -E '^run(_dense)?@' | SHARE=$(JOBS) xargs -P $(JOBS) $(SLOTS) -I ROW sh -c '$(ONE_ROW)'
 
 # xargs would stop at dvc's exit code of a failing row, 255. Rows share the processor, and the GPUs in turn.
 GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')

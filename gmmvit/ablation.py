@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from .main_table import PUBLISHED_ON, published_main
+from .main_table import COLUMNS, published_main
 from .models.vit import SIZES
 from .published import table as published_table
 from .recipes import MIXING, find
@@ -119,7 +119,7 @@ def _arms(
 def kernels_table() -> Table:
     """The published numbers of kernels, the point at 1 as what it is: the model without a mask."""
     columns = [Column("kernels", "kernels, as published", "d"), Column("mask", "what it is")]
-    columns += [Column(dataset, title) for dataset, title in PUBLISHED_ON.items()]
+    columns += [Column(dataset, title) for dataset, title in COLUMNS.items()]
     return Table(columns, published_table("gmm_kernels")["rows"])
 
 

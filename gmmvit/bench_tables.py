@@ -8,7 +8,7 @@ from .bench import stock_speed
 from .masks import KINDS
 from .measure import cost
 from .models import create_model
-from .plots import NAMES
+from .names import BACKBONES
 from .tables import Column, Table
 
 
@@ -64,5 +64,5 @@ def throughput_table(record: Mapping) -> Table:
     for name, measured in record["backbones"].items():
         speeds, times = measured["images_per_second"], measured["over_stock"]
         ours = {"ours": speeds["ours"], "times": times["ours"], "gmm": speeds["gmm"], "gmm_times": times["gmm"]}
-        lines.append({"model": NAMES.get(name, name), "stock": stock_speed(speeds), **ours})
+        lines.append({"model": BACKBONES.get(name, name), "stock": stock_speed(speeds), **ours})
     return Table(columns, lines)

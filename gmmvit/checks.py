@@ -196,9 +196,6 @@ def _unbuildable(row: Row) -> list[str]:
 def _wrong_start(row: Row) -> list[str]:
     """What is wrong with where the weights begin."""
     import timm
-    import torch
-
-    from .positions import position_parameters
 
     options, wrong = row.start_options, []
     loaded = options.get("pretrained") or options.get("pretrained_file")
@@ -207,11 +204,20 @@ def _wrong_start(row: Row) -> list[str]:
             wrong.append(f"pretrained: there are no pretrained weights of {row.model}; expected pretrained_file")
     if options.get("reset_positions") and not loaded:
         wrong.append("reset_positions: expected pretrained or pretrained_file too: other positions are fresh anyway")
-    elif options.get("reset_positions"):
-        with torch.device("meta"):
-            if not position_parameters(unmasked_model(row)):
-                wrong.append(f"reset_positions: {row.model} has no position embedding or relative bias to draw anew")
+    elif options.get("reset_positions") and not _has_positions(row.dataset, row.model):
+        wrong.append(f"reset_positions: {row.model} has no position embedding or relative bias to draw anew")
     return wrong
+
+
+@cache
+def _has_positions(dataset: str, model: str) -> bool:
+    """Whether the model has positions of its own."""
+    import torch
+
+    from .positions import position_parameters
+
+    with torch.device("meta"):
+        return bool(position_parameters(unmasked_model(Row(dataset, model))))
 
 
 @cache
@@ -253,6 +259,7 @@ def _backbones() -> Iterable[str]:
     return BACKBONES
 
 
+@cache
 def _models() -> list[str]:
     import timm
 

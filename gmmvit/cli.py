@@ -84,9 +84,12 @@ def attachable() -> str:
 def data(arguments: argparse.Namespace) -> None:
     """Fetches data sets, or says what is there."""
     from . import data as room
+    from .data.content import content
+    from .dense import room as dense
 
+    names = arguments.names or [*room.SETS, *dense.SETS]
     if arguments.check or not arguments.names:
-        rows = room.check(arguments.names)
+        rows = [row for name in names for row in (dense if name in dense.SETS else room).check([name])]
         cells = [(r.name, _yes(r.present), _yes(r.complete), f"{r.bytes / 1e6:.1f}", r.source or "-") for r in rows]
         print(table(cells, ("data set", "present", "complete", "MB", "where from")))
         for row in rows:
@@ -95,15 +98,14 @@ def data(arguments: argparse.Namespace) -> None:
         return
     if arguments.record and len(arguments.names) > 1:
         raise ValueError(f"--record: expected one data set, got {', '.join(arguments.names)}")
-    for name in arguments.names:
-        sources = room.obtain(name)
+    for name in names:
+        sources = (dense if name in dense.SETS else room).obtain(name)
         print(f"{name}: " + ", ".join(f"{split} {len(source):,}" for split, source in sources.items()))
     if arguments.record:
-        from .data.content import content
         from .data.places import write_json
 
         arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(arguments.record, content(arguments.names[0]))
+        write_json(arguments.record, (dense.content if names[0] in dense.SETS else content)(names[0]))
 
 
 def _yes(value: bool) -> str:
@@ -193,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--dataset")
     verb.add_argument("--model")
     verb.add_argument("--mask", help="gmm, elm, gab or none")
-    verb.add_argument("--recipe", help="gmm, short, gab-finetune, gab-imagenet or deit-transmix")
+    verb.add_argument("--recipe", help="gmm, short, gab-finetune, gab-imagenet, deit-transmix, coco-3x or ade20k-160k")
     verb.add_argument("--seed", type=int)
     verb.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as epochs=3")
     verb.add_argument("--out", type=Path, help="where the results go")

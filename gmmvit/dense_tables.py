@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from . import learned
+from . import learned, names
 from .dense import detector, recipes, segmenter
 from .dense.room import SETS
 from .gab_arms import the_group
+from .names import DATASETS
 from .published import table as published_table
 from .results import Group, group, history
 from .rows import Row
@@ -18,15 +19,9 @@ from .tables import Column, Table
 
 ABSENT, NOT_RUN = "not in this profile", "not run"
 ARMS = {"none": "no GAB", "gab": "GAB"}
-DATASETS = {
-    "coco": "COCO",
-    "ade20k": "ADE20K",
-    "coco-shapes": "shapes like COCO",
-    "ade20k-shapes": "shapes like ADE20K",
-}
-SCORES = {  # of metrics.json, in per cent: how a reader knows them
-    "detection": {"box_AP": "AP box", "box_AP50": "AP50 box", "mask_AP": "AP mask", "mask_AP50": "AP50 mask"},
-    "segmentation": {"mIoU": "mIoU", "aAcc": "pixel accuracy"},
+SCORES = {
+    "detection": {score: names.SCORES[score] for score in ("box_AP", "box_AP50", "mask_AP", "mask_AP50")},
+    "segmentation": {score: names.SCORES[score] for score in ("mIoU", "aAcc")},
 }
 TABLE_4 = {"coco": {"box_AP": "ap_box", "mask_AP": "ap_mask"}, "ade20k": {"mIoU": "miou", "aAcc": "aacc"}}
 MODELS = {"swin_small_patch4_window7_224": "Swin-S", "swin_micro": "Swin micro"}

@@ -8,8 +8,8 @@ import numpy as np
 
 from .erf import central_patch
 from .erf_views import LAST, LOOKED, View, summed
-from .gab_arms import DATASETS, SIZES
 from .gaussian_fit import GaussianFit, fit_gaussian
+from .names import DATASETS, SIZES
 from .positions import grid_of_kernel, sliced
 from .published import table as published_table
 from .tables import Column, Table

@@ -16,16 +16,16 @@ from PIL import Image
 from .analysis import relative_kernel
 from .data import find, load
 from .erf import AT_ONCE, effective_receptive_field
-from .gab_arms import LENGTH, SIZES
+from .gab_arms import LENGTH
 from .learned import read, read_arrays
-from .plots import NAMES
+from .names import BACKBONES, SIZES
 from .positions import position_biases
 from .rows import START_OPTIONS, Row, unmasked_model
 from .sites import attach, masks_of
-from .starts import WeightsNotObtained
+from .starts import from_file, from_timm, take
 
 Kernels = Mapping[str, np.ndarray]  # {layer: (2n-1, 2n-1)}, the mean over heads
-MODELS = NAMES | SIZES | {"vit_relpos": "ViT (R)"}
+MODELS = BACKBONES | SIZES | {"vit_relpos": "ViT (R)"}
 LAST, RESET = "trained", "positions\nre-initialised"  # lines of a figure
 LOOKED = "looked at"
 
@@ -161,14 +161,10 @@ def _trained(row: Row, weights: str) -> nn.Module:
 
 
 def _from_timm(model: str, weights: str) -> nn.Module:
-    try:
-        return timm.create_model(model, pretrained=not weights, checkpoint_path=weights)
-    except Exception as error:  # of the hub, the network, the file: each library has its own
-        cause = " ".join(str(error).split())[:200] or type(error).__name__
-        raise WeightsNotObtained(
-            f"the weights of {model} could not be had ({cause}): expected a model of timm whose weights can be fetched "
-            "here, or weights=<file>"
-        ) from error
+    net = timm.create_model(model)
+    state = from_file(weights, net) if weights else from_timm(model, "name it as weights")
+    take(net, state, weights or f"timm's {model}")
+    return net
 
 
 def _picture(image: np.ndarray | Image.Image) -> Image.Image:

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from .main_table import PUBLISHED_ON
+from .names import DATASETS, SIZES
 from .published import table as published_table
 from .results import Group, group
 from .rows import START_OPTIONS, Row
 
-SIZES = {  # the paper's models
-    "vit_relpos_small_patch16_224": "ViT-S/16 (R)",
-    "vit_relpos_medium_patch16_224": "ViT-M/16 (R)",
-    "vit_relpos_base_patch16_224": "ViT-B/16 (R)",
-}
-DATASETS = PUBLISHED_ON | {
-    "cifar10-mini": "CIFAR-10 mini",
-    "pets": "Pets",
-    "caltech101": "Caltech-101",
-    "cars": "Cars",
-    "dogs": "Dogs",
-    "imagenet": "ImageNet-1K",
-}
 ARM = {"pretrained": False, "reset_positions": True, "mask": "none", "share_heads": True}
 BASE = {"mask": "none", "reset_positions": True}  # what gains are measured against
 LENGTH = ("epochs", "warmup_epochs", "batch", "accumulate", "precision")  # settings that leave a row in its arm
@@ -86,7 +73,7 @@ def printed_arms(table: str, **which) -> list[dict]:
         ARM | {key: row[key] for key in ("model", *ARM) if key in row} | {"dataset": dataset}
         for dataset in DATASETS
         for row in rows
-        if dataset in row
+        if dataset.replace("-", "_") in row
     ]
 
 

@@ -93,23 +93,6 @@ def sizes_table(groups: Iterable[Group], name: str) -> Table:
     return Table(columns, lines)
 
 
-def dense_table() -> Table:
-    """The published scores of Swin-S on COCO and ADE20K, and what GAB gains."""
-    plain, masked = published_table("gab_dense")["rows"]
-    scores = {"ap_box": "COCO, AP box", "ap_mask": "COCO, AP mask", "miou": "ADE20K, mIoU", "aacc": "ADE20K, aAcc"}
-    lines = [
-        {"score": title, "without": plain[key], "with": masked[key], "gain": masked[key] - plain[key]}
-        for key, title in scores.items()
-    ]
-    columns = [
-        Column("score", "Swin-S"),
-        Column("without", "without GAB"),
-        Column("with", "with GAB"),
-        Column("gain", "gain", "+.2f"),
-    ]
-    return Table(columns, lines)
-
-
 def gain_points(groups: Iterable[Group]) -> list[dict]:
     """What each arm gains on the test part over no GAB with a position bias drawn anew: points for plots.gains."""
     rows = [row for name in ("gab_transfer", "gab_imagenet", "gab_heads") for row in published_table(name)["rows"]]

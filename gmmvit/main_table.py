@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from .names import BACKBONES, DATASETS
 from .published import table as published_table
 from .recipes import MIXING
 from .results import Group, compare, gains, group, look_up
 from .tables import Column, Table
 
-PUBLISHED_ON = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "tiny_imagenet": "Tiny-ImageNet"}
-BACKBONES = ("vit", "swin", "cait", "pit", "t2t")
+COLUMNS = {name.replace("-", "_"): DATASETS[name] for name in ("cifar10", "cifar100", "svhn", "tiny-imagenet")}
 VERDICTS = {True: "larger than the seeds' spread", False: "within the seeds' spread", None: "–"}
 VARIED = {"dataset": None, "model": None, "mask": "none", "readout": "mean", "share_heads": False}
 FIXED = {"kernels": 5, "where": "scores"}
@@ -47,7 +47,7 @@ def rebuilt_table() -> Table:
     columns = [
         Column("model", "model"),
         Column("mask", "mask"),
-        *(Column(dataset, title) for dataset, title in PUBLISHED_ON.items()),
+        *(Column(dataset, title) for dataset, title in COLUMNS.items()),
         Column("parameters_M", "parameters (M)", ".1f"),
         Column("parameters", "ours", ",d"),
         Column("macs_M", "MACs (M)", ".1f"),
@@ -71,7 +71,8 @@ def main_groups(
             chosen[name] = row
     groups = group(chosen, runs, failed, **VARIED)
     datasets = list(dict.fromkeys(each.keys["dataset"] for each in groups))
-    return sorted(groups, key=lambda each: (datasets.index(each.keys["dataset"]), BACKBONES.index(each.keys["model"])))
+    models = list(BACKBONES)
+    return sorted(groups, key=lambda each: (datasets.index(each.keys["dataset"]), models.index(each.keys["model"])))
 
 
 def arm(keys: Mapping) -> str:

@@ -78,7 +78,9 @@ class SpatialMask(nn.Module):
         weight = self.full_weight()
         if scale != 1.0:
             weight = weight * scale
-        weight = _Expand.apply(weight.to(scores.dtype), scores.shape)
+        weight = weight.to(scores.dtype)
+        if scores.shape[:-3].numel() > 1:  # a batch, and not a position bias, which is small
+            weight = _Expand.apply(weight, scores.shape)
         return scores + weight if self.additive else scores * weight
 
     def check(self, shape: torch.Size) -> None:
@@ -253,6 +255,13 @@ class GaussianBias(GaussianMask):
 
     def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma[None], self.amplitude.square()[None]
+
+    def weight(self) -> torch.Tensor:
+        """One Gaussian: autograd's own steps are few here, and cost less than a function in Python."""
+        sigma, height = self.sigma.float(), self.amplitude.float().square()
+        gauss = torch.exp((-0.5 / sigma.square())[:, None] * self.d2_bits.view(torch.float32))  # (rows, U)
+        flat = (height[:, None] * gauss).gather(1, self.pair.expand(self.rows, -1))
+        return flat.view(self.rows, self.grid[0] * self.grid[1], -1)
 
 
 KINDS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}

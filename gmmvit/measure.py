@@ -62,7 +62,7 @@ def _paper_hooks(model: nn.Module, macs: list[int]) -> Iterator[None]:
 
 
 class _AttentionLayers(TorchDispatchMode):
-    """Counts attention layers as they run: one softmax or one fused kernel each."""
+    """Counts attention layers as they run: a softmax over scores (not over classes, (N, C)) or a fused kernel each."""
 
     def __init__(self):
         super().__init__()
@@ -70,7 +70,8 @@ class _AttentionLayers(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
-        self.count += name in ("_softmax", "_safe_softmax") or name.startswith("_scaled_dot_product")
+        softmax = name in ("_softmax", "_safe_softmax") and args[0].ndim > 2
+        self.count += softmax or name.startswith("_scaled_dot_product")
         return func(*args, **(kwargs or {}))
 
 

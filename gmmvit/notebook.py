@@ -81,9 +81,10 @@ def _converted(name: str, value: object, kind: type) -> object:
 # ---- what there is ---------------------------------------------------------------------------------------------------
 
 
-def records(profile: str) -> Records:
-    """The rows of a profile and what is known of them."""
+def records(profile: str, dense: bool = False) -> Records:
+    """The rows of a profile and what is known of them: those of classification, or of detection and segmentation."""
     rows, folder = project.rows(profile).rows, project.runs_folder(profile)
+    rows = {name: row for name, row in rows.items() if (row.kind != "classification") == dense}
     runs = [run for run in results.runs(project.reports(profile)) if run["row"]["name"] in rows]
     failed = [name for name in results.missing(rows, runs) if _broke_off(folder / name / "run.ipynb")]
     return Records(rows, runs, failed, note_of(profile))

@@ -17,10 +17,12 @@ from .checks import bad_row, unsafe, well_typed
 from .errors import unknown
 from .rows import Row
 
+PLACES = ("rows", "dense_rows")  # of rows in the file: of classification, of detection and segmentation
+
 
 @dataclass(frozen=True)
 class Params:
-    """A params.yaml: the rows of a profile by name, and its other top-level keys."""
+    """A params.yaml: the rows of a profile by name, those below `dense_rows` too, and its other top-level keys."""
 
     profile: str
     rows: dict[str, Row]
@@ -59,21 +61,42 @@ def read(path: str | Path = "params.yaml") -> Params:
         raise ValueError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{path}: expected a mapping with a profile and rows, got {content or 'nothing'!r}")
+    if not isinstance(content.get("dense_rows") or {}, dict):
+        raise ValueError(f"{path}: dense_rows: expected rows by name, got {content['dense_rows']!r}")
     for key, kind, words in (("profile", str, "a name"), ("rows", dict, "rows by name")):
         if not isinstance(content.get(key), kind) or not content[key]:
             near = difflib.get_close_matches(key, map(str, content), n=1) if key not in content else []
             hint = f"; the nearest key is {near[0]!r}" if near else ""
             raise ValueError(f"{path}: {key}: expected {words}, got {content.get(key)!r}{hint}")
     rows, wrong = {}, unsafe("profile", content["profile"])
-    for name, given in content["rows"].items():
-        fields, problems = well_typed(given)
-        problems += unsafe("name", name)
-        wrong += [f"row {name}: {problem}" for problem in problems]
-        if not problems:
-            rows[name] = Row(**fields, name=name)
+    for place in PLACES:
+        for name, given in (content.get(place) or {}).items():
+            fields, problems = well_typed(given)
+            problems += _unfit(name, rows)
+            problems += [] if problems else _misplaced(place, Row(**fields))
+            wrong += [f"row {name}: {problem}" for problem in problems]
+            if not problems:
+                rows[name] = Row(**fields, name=name)
     if wrong:
         raise bad_row(str(path), wrong)
-    return Params(content["profile"], rows, {key: content[key] for key in content if key not in ("profile", "rows")})
+    rest = {key: content[key] for key in content if key not in ("profile", *PLACES)}
+    return Params(content["profile"], rows, rest)
+
+
+def _unfit(name: object, rows: dict[str, Row]) -> list[str]:
+    """Sentences about a name that cannot be a row's key in this file."""
+    if name in rows:
+        return ["expected a name of its own, got that of another row"]
+    if isinstance(name, str) and "." in name:
+        near = name.replace(".", "_")
+        return [f"name: expected no '.', in which DVC sees a step into the file; the nearest is {near!r}"]
+    return unsafe("name", name)
+
+
+def _misplaced(place: str, row: Row) -> list[str]:
+    """A sentence where a row stands below the wrong key: DVC runs the rows of each with dependencies of their own."""
+    right = PLACES[row.kind != "classification"]
+    return [f"{row.recipe} is a recipe of {right}: expected the row there, got it in {place}"] if right != place else []
 
 
 def find_row(params: Params, name: str) -> Row:

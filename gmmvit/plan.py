@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from types import ModuleType
 
 from .checks import BadRow, problems
-from .recipes import steps_per_epoch
 from .rows import Row, split_counts, unmasked_model
 
 FORWARD, TRAINING = 2, 6  # FLOPs of a MAC: a product and a sum; a training step costs three forward passes
@@ -59,9 +60,10 @@ def images_seen(row: Row) -> tuple[int, int]:
     """Images of all training steps, and of the evaluation after each epoch."""
     from .data.sets import find
 
-    recipe, images = row.recipe_settings, split_counts(find(row.dataset))
+    recipe = row.recipe_settings
+    images = split_counts(find(row.dataset)) if row.kind == "classification" else _dense().images(row)
     evaluated = images["test"] + (images["val"] if recipe.select == "validation" else 0)
-    steps = recipe.total_epochs * steps_per_epoch(recipe, images["train"])
+    steps = recipe.total_epochs * recipe.steps_per_epoch(images["train"])
     return steps * recipe.batch, recipe.total_epochs * evaluated
 
 
@@ -69,14 +71,21 @@ class _Macs(dict):
     """Full MACs of an image, counted once for each model and size; masks add none (facts 1.4)."""
 
     def of(self, row: Row) -> int:
-        from .data.sets import find
-        from .measure import cost
-
-        size = find(row.dataset).size
-        key = row.model, row.dataset, tuple(sorted(row.model_options.items()))
+        key = row.model, row.dataset, row.kind, tuple(sorted(row.model_options.items()))
         if key not in self:
-            self[key] = cost(unmasked_model(row), size).macs_full
+            self[key] = _classifier_macs(row) if row.kind == "classification" else _dense().macs(row)
         return self[key]
+
+
+def _classifier_macs(row: Row) -> int:
+    from .data.sets import find
+    from .measure import cost
+
+    return cost(unmasked_model(row), find(row.dataset).size).macs_full
+
+
+def _dense() -> ModuleType:
+    return importlib.import_module("gmmvit.dense.tasks")  # only where there are such rows: it wants gmmvit[dense]
 
 
 def plan_table(plan: Plan) -> tuple[list[tuple[object, ...]], tuple[str, ...]]:

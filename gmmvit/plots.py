@@ -8,33 +8,31 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from .figures import COLUMN, PAGE, Figure, styled
+from .names import BACKBONES, DATASETS, SCORES
 from .seeds import summary
 
 PUBLISHED = "#999999"
-NAMES = {"vit": "ViT", "swin": "Swin", "cait": "CaiT", "pit": "PiT", "t2t": "T2T"}
-DATASETS = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "svhn": "SVHN",
-    "tiny-imagenet": "Tiny-ImageNet",
-    "cifar10-mini": "CIFAR-10 mini",
-}
 History = Mapping[str, Sequence[float]]  # columns of history.csv: epoch, lr, train_loss, test_loss, top1
 
 
 @styled
 def learning_curve(history: History) -> Figure:
-    """One run: loss on training and test images, and test accuracy, by epoch."""
+    """One run: loss on training images, and on test images where it is known, and the test's scores, by epoch."""
     figure = Figure(figsize=(PAGE, 2.2))
-    loss, accuracy = figure.subplots(1, 2)
+    loss, score = figure.subplots(1, 2)
     marker = "o" if len(history["epoch"]) < 30 else None
-    loss.plot(history["epoch"], history["train_loss"], marker=marker, label="training")
-    loss.plot(history["epoch"], history["test_loss"], marker=marker, label="test")
-    loss.set(xlabel="epoch", ylabel="loss (nats)")
-    loss.legend()
-    accuracy.plot(history["epoch"], history["top1"], marker=marker, color="C1")
-    accuracy.set(xlabel="epoch", ylabel="test top-1 accuracy (%)")
-    for axes in (loss, accuracy):
+    for name, words in {"train_loss": "training", "test_loss": "test"}.items():
+        if name in history:
+            loss.plot(history["epoch"], history[name], marker=marker, label=words)
+    loss.set(xlabel="epoch", ylabel="loss (nats)" if "test_loss" in history else "training loss")
+    scores = [name for name in SCORES if name in history]
+    for number, name in enumerate(scores, 1):
+        score.plot(history["epoch"], history[name], marker=marker, color=f"C{number}", label=SCORES[name])
+    score.set(xlabel="epoch", ylabel="test top-1 accuracy (%)" if scores == ["top1"] else "test score (%)")
+    for axes, lines in ((loss, "test_loss" in history), (score, len(scores) > 1)):
+        if lines:
+            axes.legend()
+    for axes in (loss, score):
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
@@ -96,7 +94,7 @@ def gains(points: Iterable[Mapping]) -> Figure:
 
 
 def _arm(point: Mapping) -> str:
-    return point.get("label") or NAMES.get(point["model"], point["model"])
+    return point.get("label") or BACKBONES.get(point["model"], point["model"])
 
 
 @styled

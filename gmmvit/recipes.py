@@ -2,14 +2,14 @@
 
 recipe = dataclasses.replace(find("gmm"), epochs=10)
 optimiser = optimizer(model, recipe)
-set_lr = schedule(recipe, optimiser, steps_per_epoch(recipe, images=50_000))
+set_lr = recipe.schedule(optimiser, recipe.steps_per_epoch(images=50_000))
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from .errors import unknown
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Recipe:
     """How a model is trained; every number here may be set by name in a row of params.yaml."""
 
+    fixed: ClassVar[tuple[str, ...]] = ("kind",)  # fields that a row cannot choose
+    score: ClassVar[str] = "top1"  # the result of an epoch, in %
     epochs: int
     passes: int = 1  # over the data, in each epoch
     batch: int = 128  # of all processes and accumulated parts together
@@ -63,6 +65,14 @@ class Recipe:
     @property
     def total_epochs(self) -> int:
         return self.epochs + self.cooldown_epochs
+
+    def steps_per_epoch(self, images: int) -> int:
+        """Whole batches in all passes of an epoch over this many training images."""
+        return self.passes * images // self.batch
+
+    def schedule(self, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Callable[[int], float]:
+        """set_lr(step) -> learning rate, set in every group; it depends on the step alone."""
+        return cosine(self, optimizer, steps_per_epoch)
 
 
 MIXING = ("mixup", "cutmix", "mix_prob", "switch_prob", "transmix")  # settings that arms of TransMix's table differ in
@@ -202,19 +212,10 @@ def find(name: str) -> Recipe:
     return recipes[name]
 
 
-def steps_per_epoch(recipe: Recipe, images: int) -> int:
-    """Whole batches in all passes of an epoch over this many training images."""
-    return recipe.passes * images // recipe.batch
-
-
-def schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Callable[[int], float]:
-    """set_lr(step) -> learning rate, set in every group: linear warm-up, then cosine; it depends on the step alone."""
+def cosine(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Callable[[int], float]:
+    """set_lr(step) of a linear warm-up, then a cosine."""
     from timm.scheduler import CosineLRScheduler
 
-    if recipe.kind != "classification":
-        from .dense.recipes import schedule as dense
-
-        return dense(recipe, optimizer, steps_per_epoch)
     per_epoch, steps = (steps_per_epoch, 1) if recipe.per_step else (1, steps_per_epoch)  # ticks; steps of a tick
     warmup = int(recipe.warmup_epochs * per_epoch)
     scheduler = CosineLRScheduler(

@@ -12,6 +12,7 @@ import nbformat
 from nbconvert import HTMLExporter
 
 from .errors import unknown
+from .names import SCORES
 from .params import Params
 from .report_parts import page_size
 from .results import runs
@@ -51,6 +52,12 @@ class Line:
         if self.run:
             return "failed after training" if self.error else "done"
         return "failed" if self.error else "not finished" if self.notebook else "not run"
+
+    @property
+    def result(self) -> str:
+        """The score of the run, in per cent; with its name where it is not the accuracy."""
+        score = self.row.recipe_settings.score
+        return f"{'' if score == 'top1' else SCORES[score] + ' '}{self.run[score]:.2f}"
 
     @property
     def settings(self) -> str:

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
 from .recipes import Recipe, find, known
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 MODEL_OPTIONS = ("readout",)
 START_OPTIONS = {"pretrained": bool, "pretrained_file": str, "reset_positions": bool}  # of gmmvit.starts
-RECIPE_HINTS = get_type_hints(Recipe)
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class Row:
     def recipe_settings(self) -> Recipe:
         """The recipe with the row's own settings in it."""
         return dataclasses.replace(find(self.recipe), **self._chosen(recipe_hints(self.recipe)))
+
+    @property
+    def kind(self) -> str:
+        """classification, detection or segmentation, as the recipe is; of an unknown recipe, classification."""
+        return known().get(self.recipe, Recipe).kind
 
     @property
     def mask_options(self) -> dict:
@@ -127,9 +132,13 @@ def split_counts(dataset: DataSet) -> dict[str, int]:
 def recipe_hints(recipe: str) -> dict[str, object]:
     """{setting: its type} of a recipe; of an unknown one, those of classification."""
     found = known().get(recipe)
-    if found is None or found.kind == "classification":
-        return {name: hint for name, hint in RECIPE_HINTS.items() if name != "kind"}
-    return {name: hint for name, hint in get_type_hints(type(found)).items() if name not in found.fixed}
+    return _hints(Recipe if found is None else type(found))
+
+
+@cache
+def _hints(recipe: type[Recipe]) -> dict[str, object]:
+    hints = get_type_hints(recipe)
+    return {each.name: hints[each.name] for each in dataclasses.fields(recipe) if each.name not in recipe.fixed}
 
 
 def mask_hints(mask: str) -> dict[str, object]:

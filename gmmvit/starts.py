@@ -13,13 +13,15 @@ from pathlib import Path
 import torch
 import torch.nn as nn
 
+from .data.sets import find
 from .positions import position_parameters
 from .rows import Row, resized, unmasked_model
 
 SHOWN = 3  # names in a sentence
+IN_A_ROW = "name it in the row: set: {pretrained_file: <path>}, or `gmmvit train ROW --set pretrained_file=<path>`"
 
 
-class WeightsNotObtained(RuntimeError):
+class WeightsNotObtained(OSError):
     """Pretrained weights that could not be had: nothing goes on from random ones instead."""
 
 
@@ -32,16 +34,18 @@ def starting_model(row: Row) -> nn.Module:
         positions = position_parameters(model) if options.get("reset_positions") else ()
         fresh = {name: model.get_parameter(name).detach().clone() for name in positions}
         source = options.get("pretrained_file")
-        take(model, _from_file(source, model) if source else _from_timm(row), source or f"timm's {row.model}")
+        size = resized(row.model, find(row.dataset))
+        state = from_file(source, model) if source else from_timm(row.model, img_size=size)
+        take(model, state, source or f"timm's {row.model}")
         model.load_state_dict(fresh, strict=False)
     return model
 
 
 def take(model: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
-    """Loads weights that fit a model name by name; only a classifier for other classes stays as it was drawn."""
+    """Loads weights that fit a model name by name; only a classifier for other classes, or for none, may differ."""
     own, classifier = model.state_dict(), f"{model.pretrained_cfg.get('classifier')}."
     head = {name for name in own if name.startswith(classifier)}
-    if any(name not in state or state[name].shape != own[name].shape for name in head):
+    if not head or any(name not in state or state[name].shape != own[name].shape for name in head):
         state = {name: value for name, value in state.items() if not name.startswith(classifier)}
         own = {name: value for name, value in own.items() if name not in head}
     wrong = [
@@ -61,31 +65,29 @@ def take(model: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> No
     model.load_state_dict(state, strict=False)
 
 
-def _from_timm(row: Row) -> Mapping[str, torch.Tensor]:
+def from_timm(model: str, instead: str = IN_A_ROW, **options) -> Mapping[str, torch.Tensor]:
+    """The pretrained weights of a model of timm; without them an error says what to do `instead`."""
     import timm
 
-    from .data.sets import find
-
     try:
-        shipped = timm.create_model(row.model, pretrained=True, img_size=resized(row.model, find(row.dataset)))
+        shipped = timm.create_model(model, pretrained=True, **options)
     except Exception as error:  # of the hub, the network, the disk: each library has its own
         cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise WeightsNotObtained(
-            f"the pretrained weights of {row.model} were asked for and could not be had ({cause}). Where the hub "
-            f"cannot be reached, fetch the file elsewhere (.safetensors, .pth or .pt) and name it in the row: "
-            "set: {pretrained_file: <path>}, or `gmmvit train ROW --set pretrained_file=<path>`"
+            f"the pretrained weights of {model} were asked for and could not be had ({cause}). Where the hub cannot be "
+            f"reached, fetch the file elsewhere (.safetensors, .pth or .pt) and {instead}"
         ) from error
     return shipped.state_dict()
 
 
-def _from_file(path: str, model: nn.Module) -> Mapping[str, torch.Tensor]:
+def from_file(path: str | Path, model: nn.Module) -> Mapping[str, torch.Tensor]:
     """The weights in a file of timm's or ours, older names put right by the filter of the model's file in timm."""
     from timm.models import load_state_dict
 
     if not Path(path).is_file():
         raise FileNotFoundError(f"pretrained_file: expected a file of weights, got {path}, which is not there")
     try:
-        state = load_state_dict(path)
+        state = load_state_dict(str(path))
     except Exception as error:  # of torch's, pickle's and safetensors' readers
         raise ValueError(
             f"pretrained_file: expected weights (.safetensors, .pth or .pt), got {path}, which cannot be read as such "

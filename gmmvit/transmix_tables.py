@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .plots import DATASETS, NAMES
+from .names import BACKBONES, DATASETS
 from .published import table as published_table
 from .recipes import MIXING
 from .results import Group, Score, gains, group, history
@@ -62,7 +62,7 @@ def _recipe(row: Row) -> str:
 
 def setting(keys: Mapping) -> str:
     """The model and its mask in words."""
-    return NAMES.get(keys["model"], keys["model"]) + ("" if keys["mask"] == "none" else f", {keys['mask'].upper()}")
+    return BACKBONES.get(keys["model"], keys["model"]) + ("" if keys["mask"] == "none" else f", {keys['mask'].upper()}")
 
 
 INDEX = (

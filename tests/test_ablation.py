@@ -3,6 +3,7 @@
 import pytest
 
 from gmmvit import ablation, plots
+from gmmvit.names import DATASETS
 from gmmvit.rows import Row
 
 
@@ -101,7 +102,7 @@ def test_arms_that_were_not_run_stay_in_the_table_and_out_of_the_figure():
     told = {(line[0], line[2]): line[5] for line in ablation.arms_table(lines).cells()}
     assert told["cifar10", "GMM, shared by the heads"] == "not run"
     assert told["cifar10", "after the softmax"] == "failed"
-    points = ablation.points(lines, plots.DATASETS)
+    points = ablation.points(lines, DATASETS)
     assert {point["group"] for point in points} == {
         "CIFAR-10: mask", "CIFAR-10: place of the mask", "SVHN: mask", "SVHN: place of the mask"
     }  # fmt: skip

@@ -16,6 +16,7 @@ from gmmvit.dense.backbone import pyramid
 from gmmvit.dense.detector import Detector
 from gmmvit.dense.recipes import RECIPES
 from gmmvit.dense.segmenter import Segmenter, loss
+from gmmvit.starts import WeightsNotObtained
 from gmmvit.train.precision import Working
 
 SMALL = {"width": 32}
@@ -150,9 +151,9 @@ def test_weights_of_a_local_file_are_all_taken(tmp_path):
         assert torch.equal(value, state[name.replace("_", ".", 1) if name.startswith("layers") else name]), name
 
     torch.save({key: value for key, value in state.items() if "layers.2" not in key}, tmp_path / "less.pt")
-    with pytest.raises(ValueError, match="less.pt is not of swin_tiny.*weights are missing, layers.2"):
+    with pytest.raises(ValueError, match="less.pt: expected the weights of this SwinTransformer, got no layers.2"):
         pyramid("swin_tiny_patch4_window7_224", pretrained_file=tmp_path / "less.pt", **options)
-    with pytest.raises(FileNotFoundError, match="none.pt is not there"):
+    with pytest.raises(FileNotFoundError, match="none.pt, which is not there"):
         pyramid("swin_tiny_patch4_window7_224", pretrained_file=tmp_path / "none.pt", **options)
 
 
@@ -161,7 +162,7 @@ def test_weights_that_cannot_be_fetched_are_said_and_not_replaced_by_random_ones
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm.models._builder, "load_pretrained", unreachable)
-    with pytest.raises(ValueError, match="weights of resnet18 could not be had .no route to host.*pretrained_file"):
+    with pytest.raises(WeightsNotObtained, match="resnet18 .* could not be had .no route.*pretrained_file"):
         pyramid("resnet18", pretrained=True)
 
 

@@ -1,6 +1,7 @@
 """Official layouts of COCO and ADE20K: reading, bad data by name, drawn shapes, and the transforms of the recipes."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from pycocotools import mask as run_lengths
 from torchvision.ops import masks_to_boxes
 
+from gmmvit.cli import main
 from gmmvit.data import draws
 from gmmvit.dense import ade, coco, room, shapes
 from gmmvit.dense.crops import distorted, for_segmentation
@@ -216,6 +218,25 @@ def test_shapes_are_drawn_where_they_are_asked_for_and_always_the_same(data, mon
     written = (data / "coco-shapes/annotations/instances_train2017.json").read_text()
     shapes.write_coco(data / "again")
     assert (data / "again/annotations/instances_train2017.json").read_text() == written
+
+
+@pytest.mark.parametrize("name", ("coco-shapes", "ade20k-shapes"))
+def test_the_command_draws_looks_and_writes_down_what_there_is(data, capsys, name):
+    record = data / "records" / f"{name}.json"
+    assert main(["data", name, "--check"]) == 0 and f"`gmmvit data {name}` draws it" in capsys.readouterr().out
+    assert main(["data", name, "--record", str(record)]) == 0
+    assert capsys.readouterr().out == f"{name}: train 200, test 40\n"
+    assert main(["data", name, "--check"]) == 0 and re.search(rf"{name} +yes +yes", capsys.readouterr().out)
+    first, known = json.loads(record.read_text()), room.find(name)
+    assert first["counts"] == known.images and len(room.load(name)["train"].classes) == known.classes
+
+    image = next((data / name).rglob("*.jpg"))
+    image.write_bytes(image.read_bytes() + b"0")
+    assert main(["data", name, "--check"]) == 0 and re.search(rf"{name} +yes +no", capsys.readouterr().out)
+    (data / name / "complete.json").unlink()
+    assert main(["data", name, "--record", str(record)]) == 0
+    again = json.loads(record.read_text())
+    assert again["counts"] == first["counts"] and again["sha256"] != first["sha256"]
 
 
 # ---- real images ----------------------------------------------------------------------------------------------------

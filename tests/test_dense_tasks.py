@@ -8,6 +8,7 @@ import torch
 
 import gmmvit
 from gmmvit.dense import coco, recipes, room, shapes
+from gmmvit.dense.checks import problems
 from gmmvit.dense.tasks import TASKS, average_buffers
 from gmmvit.rows import Row
 from gmmvit.train.processes import World
@@ -39,7 +40,7 @@ def update_of(task, dtype=torch.float32):
     model = task.model()
     parts = model, task.recipe, task.loss, task.image, task.steps, dtype, task.row.seed, task.world
     update = Update(*parts)
-    update.set_lr = recipes.schedule(task.recipe, update.optimizer, task.steps)
+    update.set_lr = task.recipe.schedule(update.optimizer, task.steps)
     update.working.module.train()
     return update
 
@@ -49,8 +50,8 @@ def update_of(task, dtype=torch.float32):
 
 def test_recipes_have_the_steps_that_they_are_named_for():
     coco_3x, ade = recipes.find("coco-3x"), recipes.find("ade20k-160k")
-    assert ade.epochs * recipes.steps_per_epoch(ade, 20_210) == 160_000 and ade.batch == 16
-    assert recipes.steps_per_epoch(coco_3x, 117_266) == 7_329
+    assert ade.epochs * ade.steps_per_epoch(20_210) == 160_000 and ade.batch == 16
+    assert coco_3x.steps_per_epoch(117_266) == 7_329
     assert (coco_3x.lr, coco_3x.weight_decay, ade.lr, ade.weight_decay) == (1e-4, 0.05, 6e-5, 0.01)
     with pytest.raises(ValueError, match="unknown recipe 'coco-1x'.*nearest is 'coco-3x'"):
         recipes.find("coco-1x")
@@ -66,7 +67,7 @@ def test_learning_rates_follow_their_formulas():
     assert rate(750) == pytest.approx(6e-5 * (1 - 750 / 160_000) / 2, rel=1e-5) and 0 < rate(159_999) < 1e-9
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW([{"params": [model.weight]}, {"params": [model.bias]}])
-    recipes.schedule(recipes.find("ade20k-160k"), optimizer, 16_000)(80_000)
+    recipes.find("ade20k-160k").schedule(optimizer, 16_000)(80_000)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([3e-5, 3e-5])
 
 
@@ -158,15 +159,14 @@ def test_sliding_windows_are_a_setting_of_the_row(data):
     assert whole.test(model) == sliding.test(model)  # shapes are as large as the crop
 
 
-def test_a_recipe_of_the_other_kind_is_refused(data):
-    row = Row("coco-shapes", "swin_micro", recipe="ade20k-160k")
-    with pytest.raises(ValueError, match="ade20k-160k is a recipe of segmentation, coco-shapes a set of detection"):
-        TASKS["segmentation"](row, World(), 0)
+def test_a_recipe_of_the_other_kind_is_refused():
+    (wrong,) = problems(Row("coco-shapes", "swin_micro", recipe="ade20k-160k"))
+    assert wrong == "ade20k-160k is a recipe of segmentation, coco-shapes a set of detection"
 
 
-def test_a_segmenter_needs_two_images_in_each_part(data):
-    with pytest.raises(ValueError, match="at least 2 images in each of 4 parts.*got 4"):
-        task_of("segmentation", World(0, 2), batch=4, accumulate=2)
+def test_a_segmenter_needs_two_images_in_each_part():
+    (wrong,) = problems(Row("ade20k-shapes", "swin_micro", recipe="ade20k-160k", set={"batch": 4, "accumulate": 2}), 2)
+    assert "of 4 = 2 (processes) x 2 (accumulate), with 2 images in each part, got 4; the nearest is 8" in wrong
 
 
 def test_batch_statistics_are_averaged_over_processes(monkeypatch):

@@ -15,7 +15,6 @@ from gmmvit.position_plots import fields, seen_by_queries, seen_by_the_centre, s
 from gmmvit.positions import position_biases
 from gmmvit.published import table
 from gmmvit.rows import Row
-from gmmvit.starts import WeightsNotObtained
 
 STEPS = np.arange(-7, 8)
 D2 = STEPS[:, None] ** 2 + STEPS**2  # (15, 15)
@@ -140,10 +139,10 @@ def test_a_timm_model_is_looked_at_at_its_own_size_or_not_at_all(tmp_path):
     model = timm.create_model("test_vit")
     torch.nn.init.uniform_(model.norm.weight)  # as trained: with gain 1 the field would be void
     torch.save(model.state_dict(), path)
-    with pytest.raises(WeightsNotObtained, match="the weights of vit_large_tpyo could not be had"):
+    with pytest.raises(RuntimeError, match="Unknown model .vit_large_tpyo"):
         look("vit_large_tpyo", "", 2, "cifar10-mini")
     (tmp_path / "broken.pth").write_text("no weights")
-    with pytest.raises(WeightsNotObtained, match="the weights of test_vit could not be had"):
+    with pytest.raises(ValueError, match="broken.pth, which cannot be read"):
         look("test_vit", str(tmp_path / "broken.pth"), 2, "cifar10-mini")
     view = look("test_vit", path, 2, "cifar10-mini")
     assert view.fields[LAST].shape == (160, 160) and view.row is None and not view.biases

@@ -21,10 +21,10 @@ esac
 """
 PROGRAM = """#!/bin/sh
 echo "${0##*/} $*" >> "$NOTES"
-case $* in *run@*) echo "device ${CUDA_VISIBLE_DEVICES-none}" >> "$NOTES" ;; esac
+case $* in *run@* | *run_dense@*) echo "device ${CUDA_VISIBLE_DEVICES-none}" >> "$NOTES" ;; esac
 case "${0##*/} $*" in
 "dvc repro") papermill called by name ;;
-"dvc stage list"*) printf '%s\\n' clean data@a data@b run@bad run@good report@a ;;
+"dvc stage list"*) printf '%s\\n' clean data@a data_dense@b run@bad run_dense@good report@a ;;
 "dvc repro --keep-going" | *run@bad) exit 255 ;;
 esac
 """
@@ -111,9 +111,9 @@ def test_make_repro_passes_over_failing_rows_and_says_so(make):
 def test_make_rows_runs_them_all_though_one_fails(make):
     make("repro")
     result, calls = make("rows", "JOBS=2")
-    assert "dvc repro clean data@a data@b" in calls
-    assert {"dvc --wait-for-lock repro -s run@bad", "dvc --wait-for-lock repro -s run@good"} <= set(calls)
-    assert calls.index("dvc repro clean data@a data@b") < calls.index("dvc --wait-for-lock repro -s run@good")
+    assert "dvc repro clean data@a data_dense@b" in calls
+    assert {"dvc --wait-for-lock repro -s run@bad", "dvc --wait-for-lock repro -s run_dense@good"} <= set(calls)
+    assert calls.index("dvc repro clean data@a data_dense@b") < calls.index("dvc --wait-for-lock repro -s run@bad")
     assert result.returncode != 0
 
 

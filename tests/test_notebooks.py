@@ -172,6 +172,13 @@ def test_a_row_has_run_failed_or_not_run(empty_project):
     assert notebook.learned_masks(None) == notebook.learned_arrays(None) == {}
 
 
+def test_rows_of_detection_and_segmentation_are_records_of_their_own(empty_project):
+    with open(empty_project / "params.yaml", "a") as file:
+        file.write("dense_rows:\n  d: {dataset: coco-shapes, model: swin_micro, recipe: coco-3x}\n")
+    assert list(notebook.records("smoke").rows) == ["a", "b", "c"]
+    assert list(notebook.records("smoke", dense=True).rows) == ["d"]
+
+
 def test_the_run_with_the_fewest_settings_stands_for_its_kind():
     rows = {
         "token": Row("cifar10", "vit", "gmm", set={"epochs": 1, "readout": "token"}, name="token"),

@@ -21,6 +21,7 @@ rows:
     set: {lr: 1e-3, weight_decay: 5E-4, sigma_init: [1e1, 0]}
 figures: {colour: blue}
 """
+DENSE = FILE + "dense_rows:\n  shapes: {dataset: coco-shapes, model: swin_micro, mask: gab, recipe: coco-3x}\n"
 
 
 def written(tmp_path, text):
@@ -39,6 +40,13 @@ def test_file_is_read_with_numbers_as_a_person_means_them(tmp_path):
     assert check(row) is row
 
 
+def test_rows_of_detection_and_segmentation_stand_apart_and_are_rows_all_the_same(tmp_path):
+    read = params.read(written(tmp_path, DENSE))
+    assert list(read.rows) == ["plain", "masked", "shapes"] and list(read.rest) == ["figures"]
+    assert [row.kind for row in read.rows.values()] == ["classification", "classification", "detection"]
+    assert params.read(written(tmp_path, FILE + "dense_rows: {}\n")).rows.keys() == {"plain", "masked"}
+
+
 def test_unknown_row_is_answered_with_the_nearest_name(tmp_path):
     with pytest.raises(ValueError, match="unknown row of the profile 'smoke' 'plane'.*nearest is 'plain'"):
         params.find_row(params.read(written(tmp_path, FILE)), "plane")
@@ -55,6 +63,14 @@ def test_unknown_row_is_answered_with_the_nearest_name(tmp_path):
         (FILE.replace("masked:", "plain:"), "the key 'plain' stands twice, in lines 3 and 4"),
         (FILE.replace("seed: 1", "model: cait"), "the key 'model' stands twice, in lines 6 and 8"),
         (FILE.replace("plain:", "a b:"), "row a b: name: expected letters"),
+        (FILE.replace("plain:", "a.b:"), "row a.b: name: expected no '.', .* the nearest is 'a_b'"),
+        (FILE + "dense_rows: [1]\n", r"dense_rows: expected rows by name, got \[1\]"),
+        (DENSE.replace("shapes:", "plain:"), "row plain: expected a name of its own"),
+        (DENSE.replace("coco-3x", "short"), "row shapes: short is a recipe of rows: .* got it in dense_rows"),
+        (
+            FILE.replace("mask: gmm", "recipe: coco-3x"),
+            "row masked: coco-3x is .* of dense_rows: .* got it in rows",
+        ),
         (FILE.replace("plain: {", "plain: {name: x, "), "row plain: unknown key 'name'"),
         (FILE.replace("{dataset: cifar10-mini, model: vit}", "vit"), "row plain: expected dataset, model"),
     ],

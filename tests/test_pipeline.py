@@ -61,6 +61,16 @@ def test_runs_depend_on_what_training_imports_and_on_nothing_else(tmp_path):
     assert needed.isdisjoint(f"gmmvit/{name}.py" for name in drawing)
 
 
+def test_runs_of_detection_and_segmentation_depend_on_their_own_modules_too(tmp_path):
+    by_name = "import gmmvit.train, gmmvit.dense.checks, gmmvit.dense.tasks"  # the engine looks the last two up
+    stage, plain = STAGES["run_dense"]["do"], STAGES["run"]["do"]
+    assert {dep for dep in stage["deps"] if dep.startswith("gmmvit")} == imported_by(by_name, tmp_path) - FETCHING
+    assert {dep for dep in plain["deps"] if "dense" in dep} == {"gmmvit/dense/__init__.py", "gmmvit/dense/recipes.py"}
+    assert stage["params"] == ["dense_rows.${key}"] and stage["cmd"] == plain["cmd"] and stage["outs"] == plain["outs"]
+    drawn = set(map(str, listed(STAGES["data_dense"]["do"])[1])) - {"gmmvit/data"}
+    assert drawn == {f"gmmvit/dense/{name}.py" for name in ("ade", "coco", "room", "shapes")}
+
+
 @pytest.mark.parametrize("name", [*NOTEBOOKS, "report"])
 def test_tables_and_the_report_depend_on_what_they_import(name, tmp_path):
     needed = imported_by("import gmmvit.report" if name == "report" else code_of(name), tmp_path)
@@ -84,7 +94,7 @@ RECORDS = ("metrics.json", "history.csv", "learned.npz")
 
 def write_params(place, profile="tiny", rows=ROWS):
     full = {name: {"dataset": "cifar10-mini", "model": "test_vit", "seed": 0, **row} for name, row in rows.items()}
-    content = {"profile": profile, "datasets": ["cifar10-mini"], "rows": full}
+    content = {"profile": profile, "datasets": ["cifar10-mini"], "rows": full, "dense_datasets": [], "dense_rows": {}}
     (place / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from gmmvit import create_model
 from gmmvit.checks import BadRow
+from gmmvit.dense.backbone import pyramid
+from gmmvit.dense.segmenter import Segmenter
 from gmmvit.measure import cost
 from gmmvit.plan import images_seen, plan, plan_table
 from gmmvit.rows import Row
@@ -71,3 +73,16 @@ def test_table_ends_with_the_total():
     assert rows[-1][0] == "total" and all(len(row) == len(head) for row in rows)
     assert dict(zip(head, rows[0], strict=True))["trained M"] == "0.50"
     assert plan_table(plan({}))[0] == [("total", "", "", "", "0", "0.00", "0.00", "0.000", "0.0")]
+
+
+def test_detection_and_segmentation_are_planned_without_their_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("GMMVIT_DATA", str(tmp_path))
+    images = {"coco-3x": (36 * 7_329 * 16, 36 * 5_000), "ade20k-160k": (160_000 * 16, 10 * 2_000)}
+    for recipe, dataset in (("coco-3x", "coco"), ("ade20k-160k", "ade20k")):
+        assert images_seen(Row(dataset, "swin_micro", recipe=recipe, set={"pretrained": True})) == images[recipe]
+    settings = {"epochs": 2, "epoch_steps": 3, "batch": 4, "width": 16}
+    rows = [Row("ade20k-shapes", "swin_micro", mask, "ade20k-160k", set=settings) for mask in ("none", "gab")]
+    plain, masked = plan(by_name(*rows)).lines
+    model = Segmenter(pyramid("swin_micro"), 4, width=16)
+    assert (plain.trained, plain.evaluated) == (masked.trained, masked.evaluated) == (2 * 3 * 4, 2 * 40)
+    assert plain.flops == masked.flops == (6 * 24 + 2 * 80) * cost(model, 96).macs_full

@@ -57,6 +57,15 @@ def test_learning_curve_of_a_run():
     assert accuracy.lines[0].get_ydata().tolist() == [30, 45, 52] and "%" in accuracy.get_ylabel()
 
 
+def test_learning_curve_of_a_detector_has_its_scores_and_no_test_loss():
+    loss, score = plots.learning_curve(
+        {"epoch": [1, 2], "train_loss": [2, 1], "box_AP": [3, 9], "mask_AP": [2, 8]}
+    ).axes
+    assert [line.get_ydata().tolist() for line in loss.lines] == [[2, 1]] and loss.get_legend() is None
+    assert [line.get_ydata().tolist() for line in score.lines] == [[3, 9], [2, 8]]
+    assert [each.get_text() for each in score.get_legend().get_texts()] == ["AP box", "AP mask"]
+
+
 def test_learning_curves_are_a_mean_and_the_range_of_the_seeds():
     shorter = {name: column[:2] for name, column in history(1.2).items()}  # a run that is still going on
     (axes,) = plots.learning_curves({"plain": [history(0.8), shorter], "GMM": [history()]}).axes

@@ -1,11 +1,13 @@
 """The profiles: whole params files, whose rows can be run and are named after their contents."""
 
 import dataclasses
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from gmmvit import dense_tables
 from gmmvit.checks import problems
 from gmmvit.params import read
 from gmmvit.plan import plan
@@ -50,7 +52,7 @@ def test_a_row_is_named_after_the_profile_and_its_contents(profile):
     for name, row in params.rows.items():
         recipe = row.recipe if len(recipes[row.dataset]) > 1 else "short"  # where all share one it is left out
         contents = row_name(row.dataset, row.model, row.mask, row.seed, own_settings(row, params.rows), recipe)
-        assert name == f"{profile}-{contents}".replace(".", "p")
+        assert name == re.sub(r"(?<=\d)\.(?=\d)", "p", f"{profile}-{contents}").replace(".", "_")
 
 
 @each_profile
@@ -58,7 +60,9 @@ def test_no_two_rows_are_the_same_and_their_data_sets_are_listed(profile):
     params = PROFILES[profile]
     contents = [repr(dataclasses.replace(row, name="row")) for row in params.rows.values()]
     assert len(set(contents)) == len(contents)
-    assert sorted({row.dataset for row in params.rows.values()}) == sorted(params.rest["datasets"])
+    for key, kinds in (("datasets", {"classification"}), ("dense_datasets", {"detection", "segmentation"})):
+        used = {row.dataset for row in params.rows.values() if row.kind in kinds}
+        assert sorted(used) == sorted(params.rest[key])
 
 
 @each_profile
@@ -145,6 +149,17 @@ def test_mixing_is_compared_under_one_recipe(profile, groups):
         assert set(found) == {(0, 0, False), (0.8, 0, False), (0, 1, False), (0.8, 1, False), (0.8, 1, True)}
         for kind, arms in found.items():
             assert plain == (arms if kind != (0, 0, False) else plain), kind
+
+
+def test_the_paper_profile_has_table_4_as_published_and_smoke_both_heads_in_both_arms():
+    dense = {name: [row for row in PROFILES[name].rows.values() if row.kind != "classification"] for name in PROFILES}
+    arms = {"none", "gab"}
+    assert not dense["cpu"]
+    for name, datasets in (("paper", ("coco", "ade20k")), ("smoke", ("coco-shapes", "ade20k-shapes"))):
+        assert {(row.dataset, row.mask) for row in dense[name]} == {(d, mask) for d in datasets for mask in arms}
+    groups = dense_tables.dense_groups({row.name: row for row in dense["paper"]}, [])
+    assert all(group.keys["as_published"] for group in groups) and len(groups) == 4
+    assert all(line["with"].planned == line["without"].planned == 1 for line in dense_tables.table_4(groups).lines)
 
 
 def test_the_cpu_profile_fits_into_thirty_hours():

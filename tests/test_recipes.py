@@ -18,7 +18,7 @@ def one_weight(lr):
 
 
 def rates(recipe, steps_per_epoch, steps):
-    set_lr = recipes.schedule(recipe, one_weight(recipe.lr), steps_per_epoch)
+    set_lr = recipe.schedule(one_weight(recipe.lr), steps_per_epoch)
     return [set_lr(step) for step in steps]
 
 
@@ -28,7 +28,7 @@ def rates(recipe, steps_per_epoch, steps):
 )
 def test_gmm_has_the_published_steps_and_sum_of_learning_rates(images, per_epoch, total, lr_sum):
     recipe = find("gmm")
-    assert recipes.steps_per_epoch(recipe, images) == per_epoch
+    assert recipe.steps_per_epoch(images) == per_epoch
     assert recipe.total_epochs * per_epoch == total
     assert sum(rates(recipe, per_epoch, range(total))) == pytest.approx(lr_sum, abs=0.05)
 
@@ -48,16 +48,16 @@ def test_learning_rate_of_a_step_does_not_depend_on_the_steps_before(name):
 
 def test_learning_rate_is_set_in_every_group():
     optimiser = one_weight(0.01)
-    lr = recipes.schedule(find("gab-finetune"), optimiser, 40)(3_000)
+    lr = find("gab-finetune").schedule(optimiser, 40)(3_000)
     assert [group["lr"] for group in optimiser.param_groups] == [lr, lr]
 
 
 def test_resumed_optimiser_goes_on_with_the_same_schedule():
     recipe, first = find("gmm"), one_weight(1e-3)
-    expected = recipes.schedule(recipe, first, 10)(500)
+    expected = recipe.schedule(first, 10)(500)
     resumed = one_weight(1e-3)
     resumed.load_state_dict(first.state_dict())
-    assert recipes.schedule(recipe, resumed, 10)(500) == expected
+    assert recipe.schedule(resumed, 10)(500) == expected
 
 
 def test_gab_finetune_is_a_cosine_of_the_epoch_to_zero():

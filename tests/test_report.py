@@ -211,6 +211,16 @@ def test_rows_say_what_became_of_them(made):
     assert "Failed: ValueError" in half and "epoch 1" in half
 
 
+def test_a_score_that_is_no_accuracy_is_named(tmp_path):
+    rows = {"a": Row("cifar10", "vit", name="a"), "b": Row("coco", "resnet50", "none", "coco-3x", name="b")}
+    for row in rows.values():
+        write_run(tmp_path, row)
+    path = tmp_path / "runs/b/metrics.json"
+    path.write_text(json.dumps({"row": vars(rows["b"]), "box_AP": 33.337, "epochs": 2}))
+    text = words(Page(report.write(Params("cpu", rows, {}), tmp_path)))
+    assert "top-1, or as named (%)" in text and "a done 61.23" in text and "b done AP box 33.34" in text
+
+
 def test_an_error_after_the_training_is_told(made):
     params, folder = made
     write_run(folder, params.rows["d"], error="no masks")

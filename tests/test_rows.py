@@ -7,7 +7,7 @@ import torch
 from gmmvit.checks import SAFE_NAME, check
 from gmmvit.data import find
 from gmmvit.masks import KINDS
-from gmmvit.rows import MODEL_OPTIONS, RECIPE_HINTS, Row, mask_hints, row_name, split_counts, unmasked_model
+from gmmvit.rows import MODEL_OPTIONS, Row, mask_hints, recipe_hints, row_name, split_counts, unmasked_model
 
 
 def test_overrides_reach_recipe_mask_and_model():
@@ -23,7 +23,7 @@ def test_overrides_reach_recipe_mask_and_model():
 
 def test_masks_options_have_no_name_of_a_recipe_s_setting():
     for mask in KINDS:
-        assert not set(mask_hints(mask)) & {*RECIPE_HINTS, *MODEL_OPTIONS}
+        assert not set(mask_hints(mask)) & {*recipe_hints("short"), *MODEL_OPTIONS}
     assert set(mask_hints("gmm")) == {"kernels", "share_heads", "sigma_init", "alpha_init", "where"}
     assert set(mask_hints("gab")) == {"share_heads", "amplitude", "sigma"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 from pathlib import Path
 
 import timm
@@ -17,6 +16,7 @@ from timm.models.swin_transformer_v2 import SwinTransformerV2Block
 
 from ..masks import SpatialMask
 from ..sites import Site, attach
+from ..starts import from_file, from_timm, take
 
 STRIDES = (4, 8, 16, 32)
 # In other frameworks a Swin keeps windows of 7 and its shifts at every stage and size; timm's shrinks them to its maps.
@@ -110,17 +110,12 @@ def pyramid(
     taken = inspect.signature(type(plain).__init__).parameters
     options |= {key: value for key, value in ANY_SIZE.items() if key in taken}
     out_indices = _of_strides(name, plain)
-    try:
-        body = timm.create_model(base, pretrained=pretrained, features_only=True, out_indices=out_indices, **options)
-    except (OSError, RuntimeError, ValueError) as error:
-        if not pretrained:
-            raise
-        raise ValueError(
-            f"the weights of {name} could not be had ({str(error).splitlines()[0]}): put them into a file and name it "
-            "as pretrained_file"
-        ) from error
-    if pretrained_file:
-        _load(body, base, options, Path(pretrained_file))
+    body = timm.create_model(base, features_only=True, out_indices=out_indices, **options)
+    if pretrained or pretrained_file:
+        whole = timm.create_model(base, num_classes=0, **options)
+        state = from_file(pretrained_file, whole) if pretrained_file else from_timm(base, num_classes=0, **options)
+        take(whole, state, str(pretrained_file) or f"timm's {name}")
+        _copy(whole, body)
     for block in body.modules():
         block.__class__ = PADDED_FIRST.get(type(block), type(block))
     made = Pyramid(body)
@@ -147,17 +142,9 @@ def _of_strides(name: str, plain: nn.Module) -> tuple[int, ...]:
     return tuple(len(strides) - 1 - strides[::-1].index(stride) for stride in STRIDES)
 
 
-def _load(body: nn.Module, base: str, options: dict, path: Path) -> None:
-    """The weights of a file, all that the pyramid has; timm itself would leave out in silence what is not there."""
-    if not path.is_file():
-        raise FileNotFoundError(f"pretrained_file: expected the weights of {base}, but {path} is not there")
-    plain = timm.create_model(base, num_classes=0, **options)
-    turned = getattr(sys.modules[type(plain).__module__], "checkpoint_filter_fn", None)
-    keys = timm.models.load_checkpoint(plain, str(path), strict=False, filter_fn=turned)
-    state = plain.state_dict()
-    used = {key: name for key in body.state_dict() for name in state if key in (name, name.replace(".", "_", 1))}
-    if missing := [name for name in used.values() if name in set(keys.missing_keys)]:
-        raise ValueError(
-            f"{path} is not of {base}: {len(missing)} of {len(used)} weights are missing, {missing[0]} for one"
-        )
-    body.load_state_dict({key: state[name] for key, name in used.items()})
+def _copy(whole: nn.Module, body: nn.Module) -> None:
+    """The weights of a model into those of its layers that make maps; timm joins the first two words of names."""
+    state = whole.state_dict()
+    body.load_state_dict(
+        {key: state[name] for key in body.state_dict() for name in state if key in (name, name.replace(".", "_", 1))}
+    )

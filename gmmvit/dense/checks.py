@@ -27,7 +27,7 @@ def problems(row: Row, processes: int = 1) -> list[str]:
     if row.dataset in room.SETS and room.SETS[row.dataset].kind != recipe.kind:
         kind = room.SETS[row.dataset].kind
         wrong.append(f"{row.recipe} is a recipe of {recipe.kind}, {row.dataset} a set of {kind}")
-    least = 2 if recipe.kind == "segmentation" else 1  # UPerNet normalises over a part's images
+    least = 2 if recipe.kind == "segmentation" else 1  # UPerNet normalises over the images of a part
     parts = processes * recipe.accumulate
     if recipe.batch % parts or recipe.batch < least * parts:
         near = max(least, round(recipe.batch / parts)) * parts

@@ -5,12 +5,14 @@ What was found is written to <data>/<name>/complete.json: the home, and how many
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from ..data.places import MARKER, alone, downloads, folder_of, locate, record_of, root, write_json
+from ..data.room import Row
 from ..errors import unknown
 from . import ade, coco, shapes
 from .detector import ANCHORS
@@ -22,6 +24,8 @@ class DenseSet(NamedTuple):
     name: str
     kind: str  # detection or segmentation
     homes: tuple[str, ...]  # where its official files may lie, under data/downloads/ or data/
+    images: dict[str, int]  # of each split, in training those with objects
+    classes: int
     size: int  # the shorter side of an image, to which the recipe's sizes are scaled (coco: 800, ade20k: 512)
     anchors: tuple[int, ...] = ANCHORS
     make: Callable[[Path], None] | None = None
@@ -30,10 +34,18 @@ class DenseSet(NamedTuple):
 
 SMALL_ANCHORS = (8, 16, 32, 64, 128)
 _ALL = (
-    DenseSet("coco", "detection", ("coco", "coco2017"), 800),
-    DenseSet("ade20k", "segmentation", ("ADEChallengeData2016", "ade20k"), 512),
-    DenseSet("coco-shapes", "detection", ("coco-shapes",), shapes.SIDE, SMALL_ANCHORS, shapes.write_coco, coco.LAST),
-    DenseSet("ade20k-shapes", "segmentation", ("ade20k-shapes",), shapes.SIDE, make=shapes.write_ade, last=ade.CLASSES),
+    DenseSet("coco", "detection", ("coco", "coco2017"), {"train": 117_266, "test": 5_000}, 80, 800),
+    DenseSet("ade20k", "segmentation", ("ADEChallengeData2016", "ade20k"), {"train": 20_210, "test": 2_000}, 150, 512),
+    DenseSet(
+        *("coco-shapes", "detection", ("coco-shapes",), shapes.COUNTS, len(shapes.NAMES), shapes.SIDE, SMALL_ANCHORS),
+        make=shapes.write_coco,
+        last=coco.LAST,
+    ),
+    DenseSet(  # the ground is a class
+        *("ade20k-shapes", "segmentation", ("ade20k-shapes",), shapes.COUNTS, 1 + len(shapes.NAMES), shapes.SIDE),
+        make=shapes.write_ade,
+        last=ade.CLASSES,
+    ),
 )
 SETS = {each.name: each for each in _ALL}
 ROOMS = {"detection": coco, "segmentation": ade}
@@ -76,6 +88,35 @@ def _look_at(dataset: DenseSet, say: Callable[[str], None]) -> None:
     write_json(folder / MARKER, record | _weight(home))
 
 
+def check(names: Iterable[str] = ()) -> list[Row]:
+    """The line of each named set (of all, if none is named), as gmmvit.data.room has it; no file is read again."""
+    rows = []
+    for name in names or SETS:
+        dataset, folder = find(name), folder_of(name)
+        record = record_of(folder)
+        if record is None:
+            way = "draws it" if dataset.make else "looks for it, or says what to do"
+            wrong = f"not there; `gmmvit data {name}` {way}"
+            rows.append(Row(name, False, False, 0, "", wrong))
+        else:
+            wrong = _changed(name, folder, record)
+            rows.append(Row(name, True, not wrong, record["bytes"], record["home"], wrong))
+    return rows
+
+
+def content(name: str) -> dict:
+    """{name, counts, sha256} of a set that is there: of the names and sizes of its files, and of its annotations."""
+    home = _home(record_of(folder_of(name)))
+    files = sorted(path for path in home.rglob("*") if path.is_file() and path.name != MARKER)
+    listing = "".join(f"{path.relative_to(home).as_posix()} {path.stat().st_size}\n" for path in files)
+    sums = {"files": hashlib.sha256(listing.encode()).hexdigest()}
+    for path in files:
+        if path.suffix in (".json", ".txt"):
+            with open(path, "rb") as file:
+                sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"name": name, "counts": {split: len(source) for split, source in load(name).items()}, "sha256": sums}
+
+
 def load(name: str) -> dict[str, coco.Coco | ade.Ade]:
     """{"train": ..., "test": ...} of a set that was looked at, now if never before, and has not changed since."""
     dataset, folder = find(name), folder_of(name)
@@ -84,14 +125,25 @@ def load(name: str) -> dict[str, coco.Coco | ade.Ade]:
             if record_of(folder) is None:  # still: no other process has looked while we waited
                 _look_at(dataset, print)
     record = record_of(folder)
-    home = Path(os.path.normpath(root() / record["home"]))
+    if changed := _changed(name, folder, record):
+        raise ValueError(changed)
+    return {split: ROOMS[dataset.kind].read_split(_home(record), split) for split in ("train", "test")}
+
+
+def _home(record: dict) -> Path:
+    return Path(os.path.normpath(root() / record["home"]))
+
+
+def _changed(name: str, folder: Path, record: dict) -> str:
+    """A sentence where a set is not what was looked at."""
+    home = _home(record)
     now = _weight(home)
-    if any(record[key] != value for key, value in now.items()):
-        raise ValueError(
-            f"{name} in {home} is not what was looked at: it had {record['files']:,} files of {record['bytes']:,} "
-            f"bytes, and has {now['files']:,} of {now['bytes']:,}. Remove {folder / MARKER} to look again"
-        )
-    return {split: ROOMS[dataset.kind].read_split(home, split) for split in ("train", "test")}
+    if all(record[key] == value for key, value in now.items()):
+        return ""
+    return (
+        f"{name} in {home} is not what was looked at: it had {record['files']:,} files of {record['bytes']:,} "
+        f"bytes, and has {now['files']:,} of {now['bytes']:,}. Remove {folder / MARKER} to look again"
+    )
 
 
 def _weight(home: Path) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
@@ -11,15 +12,16 @@ import torch.nn as nn
 
 from ..data import epoch_order
 from ..data.loader import stream
+from ..measure import cost
 from ..rows import Row
-from ..train.classify import _workers, share
+from ..train.classify import loading_processes, share
 from ..train.processes import World
 from . import evaluate, room, segmenter
 from .backbone import Pyramid, pyramid, statistics
 from .crops import for_segmentation
 from .detector import Detector
 from .multi_scale import Sizes, for_detection
-from .recipes import find, steps_per_epoch
+from .recipes import find
 from .segmenter import Segmenter
 from .transforms import Movable
 
@@ -33,16 +35,25 @@ class Dense:
 
     def __init__(self, row: Row, world: World, workers: int | None = None):
         self.row, self.world, self.recipe = row, world, row.recipe_settings
-        self.dataset, self.sources = room.find(row.dataset), room.load(row.dataset)
-        if self.dataset.kind != self.recipe.kind:
-            raise ValueError(
-                f"{row.recipe} is a recipe of {self.recipe.kind}, {row.dataset} a set of {self.dataset.kind}"
-            )
-        self.workers = _workers(world) if workers is None else workers
-        self.steps = steps_per_epoch(self.recipe, len(self.sources["train"]))
+        self.dataset = room.find(row.dataset)
+        self.workers = loading_processes(world) if workers is None else workers
         self.shares = world.size * self.recipe.accumulate
         self.factor = self.dataset.size / find(row.recipe).short
         self.short, self.long = (round(side * self.factor) for side in (self.recipe.short, self.recipe.long))
+
+    @cached_property
+    def sources(self) -> dict:
+        """The samples of each split."""
+        return room.load(self.row.dataset)
+
+    @cached_property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return self.recipe.steps_per_epoch(len(self.sources["train"]))
+
+    def model(self) -> nn.Module:
+        """The row's model, a function of the seed."""
+        return self.built(len(self.sources["train"].classes))
 
     def notes(self, model: nn.Module) -> dict[str, float]:
         """Nothing beside the scores."""
@@ -92,13 +103,11 @@ class Dense:
 class Detection(Dense):
     """Mask R-CNN on a set in COCO's layout."""
 
-    score = "box_AP"
-
-    def model(self) -> nn.Module:
-        """The row's model, a function of the seed."""
+    def built(self, classes: int) -> nn.Module:
+        """The row's model for so many classes."""
         sizes = {"short": self.short, "long": self.long, "anchors": self.dataset.anchors}
         sizes |= {"width": self.recipe.width, "regions": self.recipe.regions}
-        return Detector(self.backbone(), len(self.sources["train"].classes), **sizes)
+        return Detector(self.backbone(), classes, **sizes)
 
     def augmentation(self, train: bool) -> Callable:
         """The recipe's augmentation for training, or that of testing."""
@@ -122,19 +131,9 @@ class Detection(Dense):
 class Segmentation(Dense):
     """UPerNet on a set in ADE20K's layout."""
 
-    score = "mIoU"
-
-    def __init__(self, row: Row, world: World, workers: int | None = None):
-        super().__init__(row, world, workers)
-        if self.recipe.batch < 2 * self.shares:
-            raise ValueError(
-                f"batch: expected at least 2 images in each of {self.shares} parts, for UPerNet normalises over them, "
-                f"got {self.recipe.batch}"
-            )
-
-    def model(self) -> nn.Module:
-        """The row's model, a function of the seed; processes on GPUs share their batch statistics."""
-        model = Segmenter(self.backbone(), len(self.sources["train"].classes), width=self.recipe.width)
+    def built(self, classes: int) -> nn.Module:
+        """The row's model for so many classes; processes on GPUs share their batch statistics."""
+        model = Segmenter(self.backbone(), classes, width=self.recipe.width)
         alone = self.world.size == 1 or self.world.device.type != "cuda"
         return model if alone else nn.SyncBatchNorm.convert_sync_batchnorm(model)
 
@@ -163,6 +162,18 @@ class Segmentation(Dense):
 
 
 TASKS = {"detection": Detection, "segmentation": Segmentation}
+
+
+def images(row: Row) -> dict[str, int]:
+    """Images of each split, before they are there."""
+    return room.find(row.dataset).images
+
+
+def macs(row: Row) -> int:
+    """Full MACs of an empty square image of the recipe's shorter side; a row's weights change nothing here."""
+    settings = {name: value for name, value in row.set.items() if name not in WEIGHTS}
+    task = TASKS[row.kind](dataclasses.replace(row, set=settings), World())
+    return cost(task.built(task.dataset.classes), tuple(task.image.shape[-2:])).macs_full
 
 
 def average_buffers(model: nn.Module, world: World) -> None:

@@ -27,13 +27,11 @@ SHIFTED, BOXES = 256, 32  # training images whose labels TransMix shifts after e
 class Classification:
     """What the loop needs to know of training a classifier."""
 
-    score = "top1"  # the result of an epoch, in %
-
     def __init__(self, row: Row, world: World, workers: int | None = None):
         self.row, self.world, self.recipe = row, world, row.recipe_settings
         self.dataset, self.sources = data.find(row.dataset), data.load(row.dataset)
-        self.workers = _workers(world) if workers is None else workers
-        self.steps = len(self.sources["train"]) * self.recipe.passes // self.recipe.batch
+        self.workers = loading_processes(world) if workers is None else workers
+        self.steps = self.recipe.steps_per_epoch(len(self.sources["train"]))
         self.shares = world.size * self.recipe.accumulate
         self.mix = recipes.mixer(self.recipe, self.dataset.classes)
 
@@ -140,7 +138,7 @@ def numpy_seed(seed: int, step: int) -> Iterator[None]:
         np.random.set_state(before)
 
 
-def _workers(world: World) -> int:
+def loading_processes(world: World) -> int:
     """Beside a GPU, the cores there are for each process; on a CPU none: augmenting takes about 2 % of a step."""
     if world.device.type == "cpu":
         return 0

@@ -206,7 +206,7 @@ class Run:
             times = results.timing(self.place.images, self.place.seconds, self.place.total, self.world)
             results.write(self.out, model, metrics, history, times, self.task.samples(model))
             checkpoint.remove(self.saved)
-            score = self.task.score
+            score = self.recipe.score
             said = f"{score.replace('top1', 'top-1')} {metrics[score]:.2f} % (best {metrics[f'best_{score}']:.2f} %)"
             self.say(f"{said}; results in {self.out}")
         return metrics
@@ -214,10 +214,9 @@ class Run:
 
 def task_of(row: Row) -> Callable:
     """What makes the task of a row; detection and segmentation are looked up by name, so that others do without."""
-    kind = row.recipe_settings.kind
-    if kind == "classification":
+    if row.kind == "classification":
         return Classification
-    return importlib.import_module("gmmvit.dense.tasks").TASKS[kind]
+    return importlib.import_module("gmmvit.dense.tasks").TASKS[row.kind]
 
 
 def _tensorboard(out: Path, history: list[dict]):

@@ -32,12 +32,13 @@ def finished(out: Path, row: dict) -> dict | None:
 
 def summary(row: dict, model: nn.Module, task, history: Sequence[Mapping], chosen: Mapping, **facts) -> dict:
     """The content of metrics.json: `chosen` is the epoch whose score is the result."""
+    score = task.recipe.score
     price = cost(model, tuple(task.image.shape[-2:]))
-    best = max(history, key=lambda line: line[task.score])  # the first of equals
+    best = max(history, key=lambda line: line[score])  # the first of equals
     return {
         "row": row,
         **{key: value for key, value in chosen.items() if key != "lr"},
-        f"best_{task.score}": best[task.score],
+        f"best_{score}": best[score],
         "best_epoch": best["epoch"],
         "epochs": len(history),
         "parameters": price.parameters,

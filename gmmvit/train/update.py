@@ -43,7 +43,7 @@ class Update:
             self.depth = Depth(self.working.module, image.to(world.device), seed)
         self.compiled = torch.compile(self.working.module) if recipe.compile else self.working.module
         self.optimizer = recipes.optimizer(self.model, recipe)
-        self.set_lr = recipes.schedule(recipe, self.optimizer, steps_per_epoch)
+        self.set_lr = recipe.schedule(self.optimizer, steps_per_epoch)
 
     @property
     def result(self) -> nn.Module:

@@ -1,0 +1,33 @@
+"""Data sets and models by the names that readers know, in the order of the tables."""
+
+DATASETS = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+    "tiny-imagenet": "Tiny-ImageNet",
+    "cifar10-mini": "CIFAR-10 mini",
+    "pets": "Pets",
+    "caltech101": "Caltech-101",
+    "cars": "Cars",
+    "dogs": "Dogs",
+    "imagenet": "ImageNet-1K",
+    "coco": "COCO",
+    "ade20k": "ADE20K",
+    "coco-shapes": "shapes like COCO",
+    "ade20k-shapes": "shapes like ADE20K",
+}
+BACKBONES = {"vit": "ViT", "swin": "Swin", "cait": "CaiT", "pit": "PiT", "t2t": "T2T"}  # of the GMM paper
+SIZES = {  # of the GAB paper
+    "vit_relpos_small_patch16_224": "ViT-S/16 (R)",
+    "vit_relpos_medium_patch16_224": "ViT-M/16 (R)",
+    "vit_relpos_base_patch16_224": "ViT-B/16 (R)",
+}
+SCORES = {  # of metrics.json and history.csv, in per cent
+    "top1": "top-1",
+    "box_AP": "AP box",
+    "box_AP50": "AP50 box",
+    "mask_AP": "AP mask",
+    "mask_AP50": "AP50 mask",
+    "mIoU": "mIoU",
+    "aAcc": "pixel accuracy",
+}
