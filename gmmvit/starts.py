@@ -34,8 +34,10 @@ def starting_model(row: Row) -> nn.Module:
         positions = position_parameters(model) if options.get("reset_positions") else ()
         fresh = {name: model.get_parameter(name).detach().clone() for name in positions}
         source = options.get("pretrained_file")
-        size = resized(row.model, find(row.dataset))
-        state = from_file(source, model) if source else from_timm(row.model, img_size=size)
+        if source:
+            state = from_file(source, model)
+        else:
+            state = from_timm(row.model, img_size=resized(row.model, find(row.dataset)))
         take(model, state, source or f"timm's {row.model}")
         model.load_state_dict(fresh, strict=False)
     return model
