@@ -144,6 +144,7 @@ def member(rank, folder, home):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(home, tmp_path):
     torch.multiprocessing.spawn(member, (tmp_path, home), nprocs=2)
     source = coco.read_split(home, "test")
