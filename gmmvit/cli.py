@@ -87,9 +87,10 @@ def data(arguments: argparse.Namespace) -> None:
     from .data.content import content
     from .dense import room as dense
 
+    rooms = dict.fromkeys(dense.SETS, dense)  # of the other names, `room`
     names = arguments.names or [*room.SETS, *dense.SETS]
     if arguments.check or not arguments.names:
-        rows = [row for name in names for row in (dense if name in dense.SETS else room).check([name])]
+        rows = [row for name in names for row in rooms.get(name, room).check([name])]
         cells = [(r.name, _yes(r.present), _yes(r.complete), f"{r.bytes / 1e6:.1f}", r.source or "-") for r in rows]
         print(table(cells, ("data set", "present", "complete", "MB", "where from")))
         for row in rows:
@@ -98,14 +99,14 @@ def data(arguments: argparse.Namespace) -> None:
         return
     if arguments.record and len(arguments.names) > 1:
         raise ValueError(f"--record: expected one data set, got {', '.join(arguments.names)}")
-    for name in names:
-        sources = (dense if name in dense.SETS else room).obtain(name)
+    for name in arguments.names:
+        sources = rooms.get(name, room).obtain(name)
         print(f"{name}: " + ", ".join(f"{split} {len(source):,}" for split, source in sources.items()))
     if arguments.record:
         from .data.places import write_json
 
         arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(arguments.record, (dense.content if names[0] in dense.SETS else content)(names[0]))
+        write_json(arguments.record, (dense.content if names[0] in rooms else content)(names[0]))
 
 
 def _yes(value: bool) -> str:
