@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 import torch.nn as nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .data.progress import bar
 from .geometry import Grid, grid_of
@@ -42,9 +43,10 @@ def effective_receptive_field(
             for part in batch.to(place.device, place.dtype).split(AT_ONCE):
                 if not count:
                     _refuse_void(model, part[:1], features)
-                part.requires_grad_()
-                (gradient,) = torch.autograd.grad(_central(model, part, features).mean(1).sum(), part)
-                field = gradient.mean(1).relu().double().sum(0)  # (H, W): images do not meet, so each has its own
+                seen = _never_alone(model, part).requires_grad_()
+                (gradient,) = torch.autograd.grad(_central(model, seen, features).mean(1).sum(), seen)
+                gradient = gradient[: len(part)]  # images do not meet, so each has its own
+                field = gradient.mean(1).relu().double().sum(0)  # (H, W)
                 total = field if total is None else total + field
                 count += len(part)
                 progress.update(len(part))
@@ -53,6 +55,15 @@ def effective_receptive_field(
     if total is None:
         raise ValueError("expected at least one batch of images, got none")
     return (total / total.sum()).cpu().numpy()
+
+
+def _never_alone(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """The images, a single one twice where the model has BatchNorm.
+
+    Its gradient of one image is wrong on a CPU (torch 2.15) where it arrives as (B, N, C), tokens before channels.
+    """
+    alone = len(images) == 1 and any(isinstance(module, _BatchNorm) for module in model.modules())
+    return images.repeat(2, 1, 1, 1) if alone else images
 
 
 @contextmanager
@@ -114,8 +125,8 @@ def _at_centre(model: nn.Module, features: torch.Tensor, images: torch.Tensor) -
 
 def _refuse_void(model: nn.Module, image: torch.Tensor, features: str) -> None:
     """After a LayerNorm without a learned gain the mean over features is 0, and its gradient rounding noise."""
-    image = image.detach().clone().requires_grad_()
-    central = _central(model, image, features)  # (1, C)
+    image = _never_alone(model, image.detach().clone()).requires_grad_()
+    central = _central(model, image, features)  # (1 or 2, C)
     generator = torch.Generator().manual_seed(0)
     direction = torch.randn(central.shape[1], generator=generator).to(central) / central.shape[1]
     (gradient,) = torch.autograd.grad(central.mean(), image, retain_graph=True)

@@ -189,7 +189,8 @@ def _image(model: nn.Module, size: Grid) -> torch.Tensor:
     """Two random images of the kind the model takes: two, so that heads and images can be told apart."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     stem = dict(model.named_modules()).get(str(cfg.get("first_conv")))
-    channels = getattr(stem, "in_channels", cfg.get("input_size", (3,))[0])
+    # a stem may see more channels than the image has: TResNet's pixels of 4 x 4 stand side by side
+    channels = getattr(model, "in_chans", None) or getattr(stem, "in_channels", cfg.get("input_size", (3,))[0])
     like = next(p for p in model.parameters() if p.is_floating_point())
     return torch.rand(2, channels, *size, device=like.device, dtype=like.dtype)
 

@@ -44,6 +44,14 @@ def test_a_model_without_spatial_attention_is_refused_with_its_reason(file):
     assert {n: type(m) for n, m in model.named_modules()} == before
 
 
+def test_a_stem_that_folds_pixels_into_channels_is_no_wrong_size_of_image():
+    """TResNet's first convolution has 48 channels, 4 x 4 pixels of 3; what it lacks is attention."""
+    with pytest.raises(ValueError, match="^TResNet has no softmax attention to put a mask on"):
+        gmmvit.attach(timm.create_model("tresnet_m", num_classes=10), "gmm")
+    one = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, in_chans=1)
+    assert len(gmmvit.attach(one, "gmm")) == 1
+
+
 def logits(model: nn.Module, image: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         return model.eval()(image)

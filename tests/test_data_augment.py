@@ -40,6 +40,7 @@ def seeds(count, seed=0):
 @pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("name", ["cifar10", "svhn", "imagenet"])
 def test_batch_autoaugment_is_torchvisions_bit_for_bit(name, size):
+    """But for rotations, which have one sign here."""
     count = 400
     images = torch.from_numpy(noise(count, size)).permute(0, 3, 1, 2).contiguous()
     numbers = np.random.default_rng(1).random((5, count))
@@ -55,12 +56,32 @@ def test_batch_autoaugment_is_torchvisions_bit_for_bit(name, size):
                 table, signed = official._AUGMENTATION_SPACE[operation]
                 values = table(10, size, size)
                 magnitude = 0.0 if values is None else float(values[bin_number])
-                magnitude *= -1 if signed and sign <= 0.5 else 1
+                magnitude *= -1 if signed and sign <= 0.5 and operation != "Rotate" else 1
                 options = {"interpolation": official.interpolation, "fill": official._fill}
                 image = official._apply_image_or_video_transform(image, operation, magnitude, **options)
                 changed.add(operation)
         assert torch.equal(ours[index], image), pair
     assert changed == {step[0] for pair in official._policies for step in pair if step[1] > 0}
+
+
+@pytest.mark.parametrize("name, share", [("cifar10", 0.028), ("svhn", 0.137), ("imagenet", 0.144)])
+def test_rotations_turn_counter_clockwise_as_often_as_in_the_public_port(name, share):
+    """Of the top edge, a white right half moves to the left."""
+    policy = autoaugment.policy_tables(name, 32)
+    rotations = {number for number, action in enumerate(policy.actions) if action[0] == "Rotate"}
+    draw = np.random.default_rng(2).random((5, 40_000))
+    pair = (draw[0] * len(policy.chance)).astype(int)
+    turned = np.zeros(draw.shape[1], bool)
+    for step in (0, 1):
+        number = policy.drawn[pair, step, (draw[2 + 2 * step] <= 0.5).astype(int)]
+        turned |= np.isin(number, list(rotations)) & (draw[1 + 2 * step] <= policy.chance[pair, step])
+    assert turned.mean() == pytest.approx(share, abs=0.006)
+    corner = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    corner[..., :6, 16:] = 255
+    for number in rotations:
+        image = autoaugment.operate(policy.auto, policy.actions[number], corner.clone())
+        white = (image[0, 0] == 255).nonzero()[:, 1].double().mean()
+        assert white < 23, policy.actions[number]  # clockwise it would go to the right
 
 
 def test_translation_reaches_150_of_331_parts_of_the_image():

@@ -83,6 +83,15 @@ def test_the_tables_hold_published_and_our_fits(project):
     assert {first[key] for key in first if key.endswith("_ours")} == {"not run"}
 
 
+def test_published_widths_have_the_decimals_that_are_printed():
+    rows = {row["model"]: (row["sigma_x"], row["sigma_y"]) for row in table("gab_erf")["rows"]}
+    assert rows["vit_base_patch16_224"] == (159.531, 2068.001)
+    assert rows["vit_large_patch16_224"] == (136.167, 2191.316)
+    swin = [rows[f"swin_{size}_patch4_window7_224"] for size in ("small", "base", "large")]
+    assert swin == [(97.528, 96.528), (128.219, 119.284), (102.8, 97.167)]
+    assert [row["size"] for row in table("gab_erf")["rows"] if row["model"].startswith("swinv2")] == [256] * 4
+
+
 def test_the_published_weights_stand_beside_the_published_fits_once_they_were_looked_at():
     name, steps = "vit_relpos_small_patch16_224", np.arange(-13, 14)
     kernel = np.exp(-(steps[:, None] ** 2 + steps**2) / (2 * 1.5**2))

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -118,9 +119,9 @@ def test_tokens_of_every_attention_layer(name, size, tokens):
 # ---- against forward passes written by hand, in float64 -------------------------------------------------------------
 
 
-def layer_norm(x, w, name, eps=1e-5):
+def layer_norm(x, w, name):
     centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
 def linear(x, w, name):
@@ -141,9 +142,9 @@ def attention(x, w, name, heads):
     return linear(torch.einsum("bhnm,bmhd->bnhd", weights, v).flatten(2), w, f"{name}.proj")
 
 
-def pre_norm_block(x, w, name, heads, eps=1e-5):
-    x = x + attention(layer_norm(x, w, f"{name}.norm1", eps), w, f"{name}.attn", heads)
-    return x + mlp(layer_norm(x, w, f"{name}.norm2", eps), w, f"{name}.mlp")
+def pre_norm_block(x, w, name, heads):
+    x = x + attention(layer_norm(x, w, f"{name}.norm1"), w, f"{name}.attn", heads)
+    return x + mlp(layer_norm(x, w, f"{name}.norm2"), w, f"{name}.mlp")
 
 
 def patches_of(x, w, name, patch):
@@ -226,9 +227,9 @@ def test_pit_equals_its_formulas():
             token = linear(token, w, f"{pool}.fc")
         x = torch.cat([token, maps.flatten(2).transpose(1, 2)], 1)
         for i in range(depth):
-            x = pre_norm_block(x, w, f"transformers.{stage}.blocks.{i}", heads, eps=1e-6)
+            x = pre_norm_block(x, w, f"transformers.{stage}.blocks.{i}", heads)
         token, maps = x[:, :1], x[:, 1:].transpose(1, 2).unflatten(2, (side, side))
-    torch.testing.assert_close(model(images), linear(layer_norm(token[:, 0], w, "norm", 1e-6), w, "head"))
+    torch.testing.assert_close(model(images), linear(layer_norm(token[:, 0], w, "norm"), w, "head"))
 
 
 def test_t2t_equals_its_formulas():
@@ -257,6 +258,21 @@ def test_t2t_equals_its_formulas():
         x = x + mlp(layer_norm(x, w, f"blocks.{i}.norm2"), w, f"blocks.{i}.mlp")
     expected = linear(layer_norm(x, w, "norm").mean(1), w, "head")
     torch.testing.assert_close(model(images), expected, rtol=1e-5, atol=1e-5)  # the model's sinusoids are float32
+
+
+def test_t2ts_sinusoids_are_those_of_float64():
+    """The public code makes the table in NumPy's float64 and rounds it at the end."""
+    table = create_model("t2t").pos_embed[0]
+    columns = np.arange(256)
+    angles = np.arange(64)[:, None] / np.power(10000, 2 * (columns // 2) / 256)
+    angles[:, 0::2], angles[:, 1::2] = np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])
+    assert torch.equal(table, torch.from_numpy(angles).float())
+
+
+@pytest.mark.parametrize("name", FIVE)
+def test_every_layer_norm_has_the_papers_epsilon(name):
+    norms = [module for module in create_model(name).modules() if isinstance(module, torch.nn.LayerNorm)]
+    assert len(norms) > 18 and {norm.eps for norm in norms} == {1e-5}
 
 
 # ---- initialisation and stochastic depth ----------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """torchvision's AutoAugment on a whole batch, bit for bit what it does to each image alone.
 
-The policies, magnitudes and operations are torchvision's own; only who draws what is decided here, from numbers that
-belong to each image. An operation that moves pixels, or maps values, in the same way whatever the image is asked once
-for a table, and all images that drew one of these are then served by one look-up. The others (equalize, sharpness, ...)
-are called once for all images that drew the same operation and magnitude.
+The policies, magnitudes and operations are torchvision's own; who draws what is decided here, from numbers that belong
+to each image, and rotations turn one way only, counter-clockwise, as in the port that the GMM paper used. An operation
+that moves pixels, or maps values, in the same way whatever the image is asked once for a table, and all images that
+drew one of these are then served by one look-up. The others (equalize, sharpness, ...) are called once for all images
+that drew the same operation and magnitude.
 """
 
 from __future__ import annotations
@@ -82,12 +83,12 @@ def operate(auto: v2.AutoAugment, action: Action, images: torch.Tensor) -> torch
 
 
 def _signed(auto: v2.AutoAugment, step: tuple[str, float, int | None], size: int) -> tuple[Action, Action]:
-    """The operation with its magnitude as it is, and as it is when the sign turns (the same where it has no sign)."""
+    """The operation with its magnitude as it is, and when the sign turns (the same for a rotation, or without sign)."""
     name, _, bin_number = step
     magnitudes, has_sign = auto._AUGMENTATION_SPACE[name]
     table = magnitudes(10, size, size)
     magnitude = 0.0 if table is None else float(table[bin_number])
-    return (name, magnitude), (name, -magnitude if has_sign else magnitude)
+    return (name, magnitude), (name, -magnitude if has_sign and name != "Rotate" else magnitude)
 
 
 def _tables_first(action: Action) -> tuple:

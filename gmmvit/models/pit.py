@@ -1,8 +1,8 @@
 """PiT of the GMM paper: timm's PoolingVisionTransformer with a 1 x 1 convolution after each pooling and no QKV bias.
 
 Kept: width 96 (72 until 28 June 2023; the published accuracies may come from that model: erratum G13), a position for
-the class token too, N(0, 1) position embedding (the class token likewise, for which the facts give no law),
-Xavier-normal weights and the same stochastic depth in every layer.
+the class token too, N(0, 1) position embedding (the class token likewise, for which the facts give no law), LayerNorms
+with eps 1e-5 (timm's PiT has 1e-6), Xavier-normal weights and the same stochastic depth in every layer.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class PiT(PoolingVisionTransformer):
         for stage in self.transformers[1:]:
             width = stage.pool.conv.out_channels
             stage.pool.conv = nn.Sequential(stage.pool.conv, nn.Conv2d(width, width, kernel_size=1))
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = 1e-5
         constant_drop_path(self, drop_path_rate)
         xavier_normal(self)
         for embedding in (self.pos_embed, self.transformers[0].pool.position, self.cls_token):

@@ -128,7 +128,7 @@ class T2T(VisionTransformer):
 
 
 def sinusoids(tokens: int, width: int) -> torch.Tensor:
-    """sin (even columns) and cos (odd columns) of position / 10000^(2 floor(column / 2) / width)."""
-    column = torch.arange(width)
-    angle = torch.arange(tokens)[:, None] / 10000 ** (2 * (column // 2) / width)
-    return torch.where(column % 2 == 0, angle.sin(), angle.cos())  # (tokens, width)
+    """sin (even columns) and cos (odd) of position / 10000^(2 floor(column / 2) / width), rounded from float64."""
+    position, column = (torch.arange(count, dtype=torch.float64) for count in (tokens, width))
+    angle = position[:, None] / 10000 ** (2 * (column // 2) / width)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()  # (tokens, width)
