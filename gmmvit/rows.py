@@ -126,7 +126,7 @@ def split_counts(dataset: DataSet) -> dict[str, int]:
 
     if not dataset.pooled:
         return dataset.counts
-    return {split: sum(dataset.counts.values()) * share // 100 for split, share in SHARES.items()}
+    return {split: int(sum(dataset.counts.values()) * share) for split, share in SHARES.items()}
 
 
 def recipe_hints(recipe: str) -> dict[str, object]:

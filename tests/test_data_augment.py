@@ -177,6 +177,19 @@ def test_finetuning_evaluation_is_resize_256_and_centre_crop_224():
     torch.testing.assert_close(data.augmentation("gab-finetune", PETS, train=False)([image], seeds(1))[0], expected)
 
 
+def test_transmix_trains_with_a_drawn_interpolation_and_tests_on_nine_tenths():
+    """As the public code's configuration has it: resized to 248, and of the square in the middle 224."""
+    transform = data.augmentation("deit-transmix", PETS, train=True).args[0]
+    crop = transform.transforms[0]
+    assert {way.value for way in crop.interpolation} == {"bilinear", "bicubic"}
+    image, augment = Image.fromarray(noise(1, 400)[0]), data.augmentation("deit-transmix", PETS, train=False)
+    expected = F.center_crop(image.resize((248, 248), Image.BICUBIC), [224, 224])
+    expected = F.normalize(F.to_dtype(F.to_image(expected), torch.float32, scale=True), PETS.mean, PETS.std)
+    torch.testing.assert_close(augment([image], seeds(1))[0], expected)
+    imagenet = data.augmentation("gab-imagenet", PETS, train=False).args[0]
+    assert imagenet.transforms[0].size == 256
+
+
 def test_randaugment_survives_the_strongest_posterize():
     from timm.data.auto_augment import AugmentOp
 

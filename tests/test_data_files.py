@@ -79,6 +79,8 @@ def test_shares_are_rounded_down_as_the_paper_counts_caltech():
     parts = files.resplit([str(number) for number in range(9_144)])
     assert {split: len(part) for split, part in parts.items()} == {"train": 6_400, "val": 1_371, "test": 1_371}
     assert len(set().union(*parts.values())) == 9_142
+    dogs = [len(part) for part in files.resplit([str(number) for number in range(20_580)]).values()]
+    assert dogs == [14_405, 3_087, 3_087]  # int(20_580 * 0.7), as the public code has it
 
 
 def test_split_file_is_used_again_as_it_is(room, monkeypatch):

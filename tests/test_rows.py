@@ -30,6 +30,7 @@ def test_masks_options_have_no_name_of_a_recipe_s_setting():
 
 def test_pooled_sets_are_split_as_published():
     assert split_counts(find("caltech101")) == {"train": 6_400, "val": 1_371, "test": 1_371}
+    assert split_counts(find("dogs")) == {"train": 14_405, "val": 3_087, "test": 3_087}  # 20,580 * 0.7 is below 14,406
 
 
 def test_timm_models_are_built_for_the_data_set():
