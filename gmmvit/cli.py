@@ -1,4 +1,4 @@
-"""The command `gmmvit`: models, data, train, plan, bench. A verb is one call into the package and a printed table."""
+"""What the verbs of `gmmvit` do: each is one call into the package and a printed table."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
-def table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
-    """A plain text table: the first column to the left, the others to the right."""
+def table(rows: Sequence[Sequence[object]], head: Sequence[str], left: int = 1) -> str:
+    """A plain text table: so many columns to the left, the others to the right."""
     cells = [list(map(str, row)) for row in (head, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = [
         "  ".join(
-            cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         )
         for row in cells
     ]
@@ -153,13 +153,32 @@ def plan(arguments: argparse.Namespace) -> None:
     )
 
 
+def results(arguments: argparse.Namespace) -> None:
+    """Prints what the rows of a profile came to, and what a mask gained over the plain model."""
+    from .project import reports, rows
+    from .scores import HEAD, arms, scores_table
+
+    params = rows(_profile(arguments))
+    found = arms(params, reports(params.profile))
+    ran = sum(arm.result.n for arm in found)
+    print(table(scores_table(found), HEAD, left=3))
+    print(f"profile {params.profile}: {ran} of {len(params.rows)} rows were run; scores in %, of the test set")
+
+
+def _profile(arguments: argparse.Namespace) -> str:
+    """The profile that was asked for, else the one in force."""
+    from .params import read
+    from .project import root
+
+    return arguments.profile or read(root() / "params.yaml").profile
+
+
 def report(arguments: argparse.Namespace) -> None:
     """Writes the report of a profile."""
-    from .params import read
-    from .project import reports, root, rows
+    from .project import reports, rows
     from .report import write
 
-    profile = arguments.profile or read(root() / "params.yaml").profile
+    profile = _profile(arguments)
     print(write(rows(profile), reports(profile), arguments.out, partial=arguments.partial))
 
 
@@ -208,6 +227,9 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("params", nargs="?", type=Path, default=Path("params.yaml"), metavar="FILE")
     verb.add_argument("--speed", type=float, default=350.0, help="images/s of the plain vit on the device (350)")
     verb.set_defaults(call=plan)
+    verb = verbs.add_parser("results", help="what the rows that were run came to: mean, spread, gain of a mask")
+    verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
+    verb.set_defaults(call=results)
     verb = verbs.add_parser("report", help="a page of what was run and found: reports/PROFILE/index.html")
     verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
     verb.add_argument("--partial", action="store_true", help="of the tables and figures in reports/PROFILE/partial")

@@ -20,6 +20,7 @@ from . import __version__
 from .params import Params
 from .report_parts import Figure, MarkdownTable
 from .report_rows import Line, lines, notebook_body
+from .scores import write_curves
 from .tables import SMOKE
 
 HERE = Path(__file__).parent
@@ -29,7 +30,7 @@ PAGES = Environment(
 
 
 def write(params: Params, folder: Path, out: Path | None = None, *, partial: bool = False) -> Path:
-    """Writes index.html and rows/*.html of the profile whose runs are in the folder; returns the path of index.html.
+    """Writes index.html, rows/*.html and epochs.csv of the profile whose runs are in the folder; returns index.html.
 
     A partial report shows the tables and figures of folder/partial, which were made without the rows that failed.
     """
@@ -44,6 +45,8 @@ def write(params: Params, folder: Path, out: Path | None = None, *, partial: boo
             body = notebook_body(line.notebook, f"run {line.name}")
             _save(out / line.page, "report_row.html", line=line, body=body, **shared)
     pages = {line.name: quote(line.page) for line in table if line.linked(out)}
+    if not partial:
+        write_curves(params, folder)
     content = {"facts": facts(table, folder), "sections": sections(made, out), "lines": table, "pages": pages}
     return _save(out / "index.html", "report.html", **content, **shared)
 

@@ -74,12 +74,13 @@ def row_name(
     dataset: str, model: str, mask: str = "none", seed: int = 0, set: Mapping | None = None, recipe: str = "short"
 ) -> str:
     """cifar10-vit-gmm-s0, cifar10-vit-gmm-kernels3-s0, cifar10-vit-gmm-gmm-s0 (mask gmm, recipe gmm)."""
-    settings = [_setting_name(*setting) for setting in sorted((set or {}).items())]
+    settings = [setting_name(*setting) for setting in sorted((set or {}).items())]
     parts = [dataset, model, mask, *([recipe] if recipe != "short" else []), *settings, f"s{seed}"]
     return re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(parts)).lstrip("._-")
 
 
-def _setting_name(key: str, value: object) -> str:
+def setting_name(key: str, value: object) -> str:
+    """kernels3, share_heads, no_transmix, sigma_init10_0: a setting in a row's name."""
     if isinstance(value, bool):
         return key if value else f"no_{key}"
     if isinstance(value, (list, tuple)):

@@ -163,7 +163,7 @@ def test_nothing_changed_nothing_runs_and_the_tree_shows_only_small_records(at_r
     assert time.monotonic() - since < 10
     new = subprocess.run(["git", "status", "--short", "-uall"], cwd=at_rest, capture_output=True, text=True).stdout
     runs = {line.split("/")[-1] for line in new.splitlines() if "/runs/" in line}
-    assert runs == {"metrics.json", "history.csv", "learned.npz", "timing.json"}
+    assert runs == {"metrics.json", "scores.json", "history.csv", "learned.npz", "timing.json"}
 
 
 @pytest.mark.slow

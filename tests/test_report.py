@@ -82,6 +82,7 @@ def write_run(folder, row, *, notebook=True, done=True, error="", timing=None):
     if done:
         (run / "metrics.json").write_text(json.dumps({"row": vars(row), "top1": 61.234, "epochs": 5}))
         (run / "timing.json").write_text(json.dumps(TIMING | (timing or {})))
+        (run / "history.csv").write_text("epoch,top1\n1,50.5\n2,61.234\n")
     picture = {"image/png": base64.b64encode(png(dpi=150)).decode(), "text/plain": "<Figure>"}
     script = {"application/javascript": "alert(1)", "text/plain": "no script"}
     outputs = [new_output("stream", text="epoch 1\n"), new_output("display_data", picture)]
@@ -217,6 +218,7 @@ def test_a_score_that_is_no_accuracy_is_named(tmp_path):
         write_run(tmp_path, row)
     path = tmp_path / "runs/b/metrics.json"
     path.write_text(json.dumps({"row": vars(rows["b"]), "box_AP": 33.337, "epochs": 2}))
+    path.with_name("history.csv").write_text("epoch,box_AP\n1,30.0\n2,33.337\n")
     text = words(Page(report.write(Params("cpu", rows, {}), tmp_path)))
     assert "top-1, or as named (%)" in text and "a done 61.23" in text and "b done AP box 33.34" in text
 

@@ -25,7 +25,7 @@ from gmmvit.train.update import Update
 
 MIXED = {"epochs": 2, "passes": 1, "batch": 100, "warmup_epochs": 1}
 ROW = {"dataset": "cifar10-mini", "model": "test_vit", "mask": "gmm", "recipe": "gmm", "seed": 3, "set": MIXED}
-FILES = ("metrics.json", "history.csv", "timing.json", "learned.npz", "weights.pt")
+FILES = ("metrics.json", "scores.json", "history.csv", "timing.json", "learned.npz", "weights.pt")
 
 
 def quiet(line):
@@ -43,6 +43,7 @@ def test_a_run_leaves_its_record(finished):
     out, metrics, said = finished
     assert all((out / name).exists() for name in FILES) and len(list(out.iterdir())) == len(FILES)
     assert json.loads((out / "metrics.json").read_text()) == metrics
+    assert json.loads((out / "scores.json").read_text()) == {"top1": metrics["top1"]}  # what DVC shows
     assert metrics["row"] == {**ROW, "name": Row(**ROW).name}
     lines = (out / "history.csv").read_text().splitlines()
     assert lines[0] == "epoch,lr,train_loss,test_loss,top1" and [line[:2] for line in lines[1:]] == ["1,", "2,"]

@@ -61,6 +61,8 @@ def train(
     with processes.joined(device) as world, signals.remembered() as stop:
         say = say if world.first else (lambda line: None)
         if done := results.finished(out, plain):
+            if world.first and not (out / "scores.json").exists():  # trained before there was such a file
+                results.write_scores(out, done)
             say(f"{row.name} has already ended in {out}: delete that folder to train it anew")
             return done
         run = Run(row, plain, out, world, workers, say)

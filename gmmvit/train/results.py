@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics.json, history.csv, timing.json, learned.npz and its weights."""
+"""What a run leaves behind: metrics.json, scores.json, history.csv, timing.json, learned.npz and its weights."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def summary(row: dict, model: nn.Module, task, history: Sequence[Mapping], chose
     }
 
 
+def write_scores(out: Path, metrics: Mapping) -> None:
+    """scores.json, the metrics that DVC shows: the result alone, for the settings and costs of a row are none."""
+    score = next(key for key in metrics if key != "epoch" and f"best_{key}" in metrics)
+    write_json(out / "scores.json", {score: metrics[score]})
+
+
 def write_history(path: Path, history: Sequence[Mapping]) -> None:
     """A line for each epoch."""
     partial = path.with_name(path.name + ".partial")
@@ -91,4 +97,5 @@ def write(
     save_learned(model, out / "learned.npz", **(arrays or {}))
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     checkpoint.write(out / "weights.pt", {"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state})
+    write_scores(out, metrics)
     write_json(out / "metrics.json", metrics)
