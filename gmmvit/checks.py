@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from .errors import unknown
+from .errors import shown, unknown
 from .recipes import RANGES, RECIPES, known
 from .rows import (
     MODEL_OPTIONS,
@@ -80,13 +80,13 @@ def bad_row(what: str, problems: list[str]) -> BadRow:
 def well_typed(given: object, named: bool = False) -> tuple[dict, list[str]]:
     """The fields of a row that are of their type, and sentences about the others."""
     if not isinstance(given, dict):
-        return {}, [f"expected {', '.join(ROW_HINTS)} by name, got {given!r}"]
+        return {}, [f"expected {', '.join(ROW_HINTS)} by name, got {shown(given)}"]
     hints = ROW_HINTS | ({"name": str} if named else {})
     missing = [key for key in ("dataset", "model") if given.get(key) in (None, "")]
     wrong = [f"{key}: expected a name, got nothing" for key in missing]
     wrong += [unknown("key", key, hints) for key in given if key not in hints]
     wrong += [
-        f"{key}: expected {_words(hint)}, got {given[key]!r}"
+        f"{key}: expected {_words(hint)}, got {shown(given[key])}"
         for key, hint in hints.items()
         if key in given and key not in missing and not fits(given[key], hint)
     ]
@@ -250,7 +250,7 @@ def unsafe(what: str, name: object) -> list[str]:
     """The sentence about a name that is no file name and no key of a DVC stage; [] for a good one."""
     if isinstance(name, str) and re.fullmatch(SAFE_NAME, name):
         return []
-    return [f"{what}: expected letters, digits, '-', '_' and '.', beginning with a letter or digit, got {name!r}"]
+    return [f"{what}: expected letters, digits, '-', '_' and '.', beginning with a letter or digit, got {shown(name)}"]
 
 
 def _backbones() -> Iterable[str]:

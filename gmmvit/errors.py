@@ -12,3 +12,9 @@ def unknown(what: str, got: object, valid: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(got), valid, n=1, cutoff=0.4)
     hint = f"; the nearest is {near[0]!r}" if near else ""
     return f"unknown {what} {got!r}: expected one of {', '.join(valid)}{hint}"
+
+
+def shown(value: object, longest: int = 200) -> str:
+    """A value as Python writes it, cut where that is long."""
+    text = repr(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -73,6 +73,20 @@ def test_unknown_row_is_answered_with_the_nearest_name(tmp_path):
         ),
         (FILE.replace("plain: {", "plain: {name: x, "), "row plain: unknown key 'name'"),
         (FILE.replace("{dataset: cifar10-mini, model: vit}", "vit"), "row plain: expected dataset, model"),
+        (FILE + "datasets: cifar10-mini\n", "datasets: expected a list of names, got 'cifar10-mini'"),
+        (FILE + "datasets: ['x; touch PWN']\n", "datasets: expected letters, digits"),
+        (FILE + "datasets: [{a: b}]\n", "datasets: expected letters, digits"),
+        (FILE + "datasets: [cifar10]\n", "datasets: expected 'cifar10-mini' too, on which there are rows"),
+        (DENSE + "dense_datasets: ['$(touch PWN)']\n", "dense_datasets: expected letters"),
+        (FILE + "report_pages: 5\n", "report_pages: expected a list of names, got 5"),
+        (FILE + "report_pages: [plane]\n", "unknown row in report_pages 'plane'.*nearest is 'plain'"),
+        (FILE + "threads: two\n", "threads: expected a whole number of at least 1, got 'two'"),
+        (FILE.replace("smoke", "../../x"), "profile: expected letters"),
+        ("a: " * 2000, "cannot be read as YAML"),
+        ("[" * 2000, "cannot be read as YAML: expected at most 30 levels"),
+        ("[" * 40 + "]" * 40, "cannot be read as YAML: expected at most 30 levels"),
+        ("a: &a [*a]\n", "cannot be read as YAML"),
+        ("!!python/object:os.system x\n", "cannot be read as YAML"),
     ],
 )
 def test_bad_files_are_refused_in_a_sentence(tmp_path, text, told):
@@ -83,6 +97,37 @@ def test_bad_files_are_refused_in_a_sentence(tmp_path, text, told):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="params.yaml is not there"):
         params.read(tmp_path / "params.yaml")
+
+
+def test_aliases_that_multiply_are_refused_at_once_and_in_a_short_sentence(tmp_path):
+    """356 bytes that a sentence with the value in it would write out as gigabytes."""
+    bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n"
+    for one, next in zip("abcdefg", "bcdefgh", strict=True):
+        bomb += f"{next}: &{next} [{','.join([f'*{one}'] * 9)}]\n"
+    with pytest.raises(ValueError, match="expected aliases that repeat at most 20,000 values") as told:
+        params.read(written(tmp_path, bomb + "profile: smoke\nrows: *h\n"))
+    assert len(str(told.value)) < 300
+    few = FILE.replace("{lr:", "&set {lr:") + "  again: {dataset: cifar10-mini, model: vit, mask: gmm, set: *set}\n"
+    few = few.replace("figures: {colour: blue}\n", "")
+    assert (
+        params.read(written(tmp_path, few)).rows["again"].set == params.read(written(tmp_path, FILE)).rows["masked"].set
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["010", "1:30", "0o10", "1e-3", "5E-4", "yes", "on", "1_000", ".5", "~", "2001-01-01", "0x1F"]
+)
+def test_values_are_those_that_dvc_reads(text):
+    from dvc.utils.serialize import loads_yaml
+
+    theirs = loads_yaml(f"a: {text}")["a"]
+    ours = params.parse(f"a: {text}")["a"]
+    assert ours == theirs and type(ours) is type(theirs)
+
+
+def test_threads_of_a_profile_are_one_unless_it_says_otherwise(tmp_path):
+    assert params.read(written(tmp_path, FILE)).threads == 1
+    assert params.read(written(tmp_path, FILE + "threads: 2\n")).threads == 2
 
 
 def test_values_of_a_command_line_are_parsed_as_in_the_file():

@@ -23,7 +23,7 @@ LOCK_LINES = [line for line in (ROOT / "requirements.lock").read_text().splitlin
 LINUX_ONLY = '; sys_platform == "linux"'
 
 IMPORT_NAMES = {
-    "yaml": "pyyaml",
+    "ruamel": "ruamel.yaml",
     "IPython": "ipython",
     "PIL": "pillow",
 }  # import name -> distribution, where they differ
@@ -51,7 +51,9 @@ def imported():
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add(node.module.split(".")[0])
-    return {IMPORT_NAMES.get(name, name) for name in names - set(sys.stdlib_module_names) - {"gmmvit"}}
+    return {
+        canonicalize_name(IMPORT_NAMES.get(name, name)) for name in names - set(sys.stdlib_module_names) - {"gmmvit"}
+    }
 
 
 def test_lock_is_a_sorted_list_of_plain_pins():
