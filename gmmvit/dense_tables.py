@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from . import learned, names
-from .dense import detector, recipes, segmenter
+from . import deviations, learned, names
+from .dense import recipes
 from .dense.room import SETS
 from .gab_arms import the_group
 from .names import DATASETS
@@ -131,9 +131,8 @@ def pictures(groups: Iterable[Group], which: str) -> dict[str, dict[str, np.ndar
 
 def deviations_table() -> Table:
     """What is not as in the paper, or is not stated there."""
-    texts = [*recipes.DEVIATIONS, *detector.DEVIATIONS, *segmenter.DEVIATIONS]
-    lines = [dict(zip(("recipe", "deviation"), text.split(": ", 1), strict=True)) for text in texts]
-    lines.sort(key=lambda line: [*recipes.RECIPES, "both"].index(line["recipe"]))  # the sort is stable
+    found = deviations.deviations(*recipes.RECIPES)
+    lines = [{"recipe": "both" if len(of) > 1 else of[0], "deviation": text} for of, text in found]
     return Table([Column("recipe", "recipe"), Column("deviation", "what is not as published, or not stated")], lines)
 
 

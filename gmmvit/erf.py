@@ -1,7 +1,7 @@
 """Effective receptive field: how much each pixel moves the features of the central patch (GAB, arXiv 2305.04722).
 
 Y = mean over features of the central patch of the last feature map, G = mean over colours of dY/dx, ReLU for each
-image, then the mean over images, divided by its sum (facts 2.5).
+image, then the mean over images, divided by its sum.
 """
 
 from __future__ import annotations
@@ -134,5 +134,5 @@ def _refuse_void(model: nn.Module, image: torch.Tensor, features: str) -> None:
     if gradient.norm() < VOID * other.norm():
         raise VoidField(
             f"{type(model).__name__}: the mean over the central patch's features is constant (its norm has gain 1, as "
-            "in an untrained model: erratum A5), and the field rounding noise: expected features='before the norm'"
+            "in an untrained model), and the field rounding noise: expected features='before the norm'"
         )

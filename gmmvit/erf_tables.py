@@ -18,7 +18,7 @@ FIT = (("r2", "R²", ".3f"), ("sigma_x", "σx", ".3f"), ("sigma_y", "σy", ".3f"
 
 
 def fit_field(field: np.ndarray) -> GaussianFit:
-    """A Gaussian fitted to a receptive field that sums to one (facts 2.5), in pixels."""
+    """A Gaussian fitted to a receptive field that sums to one, in pixels."""
     field = np.asarray(field, dtype=np.float64)
     return fit_gaussian(field / field.sum(), subtract_minimum=False)
 

@@ -1,4 +1,4 @@
-"""A 2-D Gaussian fitted to a map, as the GAB paper fits position biases and receptive fields (facts 2.5 and 2.6).
+"""A 2-D Gaussian fitted to a map, as the GAB paper fits position biases and receptive fields.
 
 f(x, y) = amplitude / (2 pi sigma_x sigma_y) exp(-(x - x0)^2 / (2 sigma_x^2) - (y - y0)^2 / (2 sigma_y^2)), x: column.
 R^2 = 1 - var(residual) / var(data): variances, so a constant offset is not held against the fit.

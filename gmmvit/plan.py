@@ -68,7 +68,7 @@ def images_seen(row: Row) -> tuple[int, int]:
 
 
 class _Macs(dict):
-    """Full MACs of an image, counted once for each model and size; masks add none (facts 1.4)."""
+    """Full MACs of an image, counted once for each model and size; masks add none."""
 
     def of(self, row: Row) -> int:
         key = row.model, row.dataset, row.kind, tuple(sorted(row.model_options.items()))

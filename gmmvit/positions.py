@@ -1,7 +1,7 @@
 """Where a model learned that its patches are: its position parameters, drawn anew, and its relative biases as maps.
 
 B_rel of a layer is one (2n-1) x (2n-1) table for each head, over key minus query; the query (r, c) sees the n x n
-window of it whose origin is (n-1-r, n-1-c) (GAB, arXiv 2305.04722; facts 2.1).
+window of it whose origin is (n-1-r, n-1-c) (GAB, arXiv 2305.04722).
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Training recipes by name: optimiser, schedule, mixing and precision; the augmentation of each is gmmvit.data's.
 
+What differs from the papers, and every erratum named here, stands in deviations.toml.
+
 recipe = dataclasses.replace(find("gmm"), epochs=10)
 optimiser = optimizer(model, recipe)
 set_lr = recipe.schedule(optimiser, recipe.steps_per_epoch(images=50_000))
@@ -34,7 +36,7 @@ class Recipe:
     weight_decay: float
     momentum: float = 0.9  # of sgd
     decay_all: bool = False  # biases, norms and positions too; False: timm's groups
-    decay_masks: bool = False  # sigma and alpha of multiplicative masks too (G9); those of a bias never are
+    decay_masks: bool = False  # sigma and alpha of multiplicative masks too (erratum G9); those of a bias never are
     warmup_epochs: float = 0.0
     warmup_lr: float = 1e-6
     final_lr: float
@@ -89,11 +91,11 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
 }
 
 RECIPES: dict[str, Recipe] = {
-    # Facts 1.5. 117,100 steps (15 M images) on CIFAR, 171,600 on SVHN, 234,300 on Tiny-ImageNet. Published on CIFAR-10:
-    # ViT 93.65, GMM-ViT 95.06; one seed, likely the best epoch on the test set, and unlike read-outs (G1, G2, G12).
+    # 117,100 steps (15 M images) on CIFAR, 171,600 on SVHN, 234,300 on Tiny-ImageNet. Published on CIFAR-10:
+    # ViT 93.65, GMM-ViT 95.06; one seed, likely the best epoch on the test set, unlike read-outs (errata G1, G2, G12).
     "gmm": Recipe(
         epochs=100,
-        passes=3,  # the public code's "repeated augmentation 3" (G10)
+        passes=3,  # the public code's "repeated augmentation 3" (erratum G10)
         augmentation="gmm",
         lr=1e-3,
         weight_decay=0.05,
@@ -118,8 +120,8 @@ RECIPES: dict[str, Recipe] = {
         label_smoothing=0.1,
         drop_path=0.0,
     ),
-    # Facts 2.4. 8,000 steps (1.02 M images of 224 px) on Pets. Published there, ViT-S (R) from ImageNet weights, mean
-    # of 3 runs: 91.486, with GAB 92.780; both arms from a re-initialised position MLP (A2), on a split of its own (A7).
+    # 8,000 steps (1.02 M images of 224 px) on Pets. Published there, ViT-S (R) from ImageNet weights, mean
+    # of 3 runs: 91.486, with GAB 92.780; both arms from a re-initialised position MLP, on a split of its own (errata A2, A7).
     "gab-finetune": Recipe(
         epochs=200,
         augmentation="gab-finetune",
@@ -132,8 +134,8 @@ RECIPES: dict[str, Recipe] = {
         drop_path=0.0,
         select="validation",
     ),
-    # Facts 2.4. 222,400 steps (512 M images of 224 px). Published, ViT-S (R): 80.567, with GAB 80.724; the mean of 3
-    # runs without error bars, not significant (A9).
+    # 222,400 steps (512 M images of 224 px). Published, ViT-S (R): 80.567, with GAB 80.724; the mean of 3
+    # runs without error bars, not significant (erratum A9).
     "gab-imagenet": Recipe(
         epochs=400,
         batch=2304,  # 8 x 288
@@ -149,12 +151,12 @@ RECIPES: dict[str, Recipe] = {
         cutmix=1.0,
         ema=0.99996,
     ),
-    # Facts 3.3, DeiT-S; DeiT-B has weight_decay 0.05 and warmup_epochs 5. 387,810 steps (397 M images of 224 px).
-    # Published, DeiT-S: 79.8, with TransMix 80.7; the 79.8 is DeiT's own number under another recipe (T5).
+    # For DeiT-S; DeiT-B has weight_decay 0.05 and warmup_epochs 5. 387,810 steps (397 M images of 224 px).
+    # Published, DeiT-S: 79.8, with TransMix 80.7; the 79.8 is DeiT's own number under another recipe (erratum T5).
     "deit-transmix": Recipe(
         epochs=300,
         cooldown_epochs=10,
-        batch=1024,  # T4
+        batch=1024,  # erratum T4
         augmentation="deit-transmix",
         lr=1e-3,
         weight_decay=0.03,
@@ -165,36 +167,12 @@ RECIPES: dict[str, Recipe] = {
         label_smoothing=0.1,
         mixup=0.8,
         cutmix=1.0,
-        switch_prob=0.8,  # T1
+        switch_prob=0.8,  # erratum T1
         transmix=True,
         precision="float32",
         ema=0.99996,
     ),
 }
-
-DEVIATIONS = (  # of the augmentation: gmmvit.data.DEVIATIONS
-    "all: mixing is timm's: an image's partner is the one at the same place of the reversed batch; the GMM code draws "
-    "a random permutation.",
-    "all: timm's CutMix box keeps the last pixel of an odd side; the GMM code halves the side to a whole number and "
-    "loses it. Both take lambda from the box after clipping.",
-    "all: AdamW and SGD are torch's fused kernels: the same formulas, other rounding.",
-    "all: the result is the test accuracy of the last epoch (gab-finetune: of the epoch that is best on validation); "
-    "the best epoch stands beside it. The GMM code saves the epoch that is best on the test set (G12), TransMix's the "
-    "one best by its averaged weights.",
-    "gab-finetune: stochastic depth is not stated; it is off. The paper's grids of learning rate and weight decay are "
-    "unknown (A10): the stated pair is used for every data set.",
-    "gab-finetune: whether Nesterov's momentum was used is not stated; it is classical momentum here.",
-    "gab-finetune: everything but A and sigma is decayed, biases and norms too. The paper exempts these two and states "
-    "one weight decay; that it holds for all the rest is inferred from the public code's grouping by name (facts 2.1, "
-    "2.4).",
-    "gab-imagenet: the length of the warm-up, the last learning rate and the share of CutMix are not stated: 5 epochs, "
-    "1e-6 and one half. Precision is not stated either.",
-    "gab-imagenet, deit-transmix: the schedule moves each epoch and its cosine is counted from epoch 0, as timm's "
-    "training script did then; the papers say only cosine.",
-    "deit-transmix: CutMix has the intended share of 0.8, where the published DeiT-S configuration misspells it and "
-    "gets 0.5 (T1); the batch is 1,024, to which the learning rate of 1e-3 belongs, not the later 256 (T4).",
-    "short: of no paper.",
-)
 
 
 def known() -> dict[str, Recipe]:

@@ -1,6 +1,6 @@
 """Where a row's weights begin: drawn from its seed, or pretrained, with the positions drawn anew where the row says so.
 
-The GAB paper fine-tunes pretrained models whose position MLP is re-initialised in every arm (facts 2.4, erratum A2):
+The GAB paper fine-tunes pretrained models whose position MLP is re-initialised in every arm (erratum A2):
 pretrained: true (timm's weights) or pretrained_file: <path>, and reset_positions: true.
 """
 

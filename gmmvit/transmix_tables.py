@@ -99,7 +99,7 @@ def gains_table(points: Iterable[Mapping]) -> Table:
 
 
 def imagenet_table(groups: Iterable[Group]) -> Table:
-    """published | ours on ImageNet; the published base is of another recipe than TransMix's (T5), ours of the same."""
+    """published | ours on ImageNet; the published base is of another recipe (erratum T5), ours of TransMix's."""
     lines = []
     there = {(each.keys["model"], each.keys["arm"]): each for each in groups if each.keys["dataset"] == "imagenet"}
     for row in published_table("transmix_imagenet")["rows"]:

@@ -79,7 +79,7 @@ def test_three_passes_are_one_long_epoch_with_the_iterations_of_the_paper():
         assert np.array_equal(np.sort(part), np.arange(50_000) + (12 + number) * 50_000)
     first, second = keys[:50_000] % 50_000, keys[50_000:100_000] % 50_000
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.02 and abs(np.corrcoef(first, np.arange(50_000))[0, 1]) < 0.02
-    for images, iterations in ((50_000, 1_171), (73_257, 1_716), (100_000, 2_343)):  # facts 1.5
+    for images, iterations in ((50_000, 1_171), (73_257, 1_716), (100_000, 2_343)):  # of the public code
         order = data.epoch_order(images, 0, 0, passes=3)
         assert len(data.batches(range(images), None, order, 128)) == iterations
 

@@ -322,6 +322,6 @@ def test_what_bench_dense_says_is_what_it_measured(monkeypatch):
 
 
 def test_printed_gains_are_those_of_the_printed_scores():
-    """Facts 2.3: each difference that the paper prints, of its Table 4."""
+    """Each difference that the paper prints, of its Table 4."""
     found = [line["gain_published"] for line in dense_tables.table_4([]).lines]
     assert found == pytest.approx([0.11, 0.10, 0.25, 0.27], abs=1e-9)

@@ -118,7 +118,7 @@ def test_the_void_case_is_said_and_has_an_alternative():
     torch.manual_seed(0)
     model = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=3)
     images = torch.randn(2, 3, 64, 64)
-    with pytest.raises(VoidField, match="erratum A5.*before the norm"):
+    with pytest.raises(VoidField, match="constant .its norm has gain 1.*expected features='before the norm'"):
         effective_receptive_field(model, [images])
     field = effective_receptive_field(model, [images], features="before the norm")
     assert field.sum() == pytest.approx(1) and field.max() > 10 * field.mean()

@@ -197,7 +197,7 @@ def test_fine_tuning_on_imagenet_is_not_table_2():
 
 
 def test_printed_differences_are_those_of_the_printed_accuracies():
-    """Facts 2.3: each difference that the paper prints, of its tables 2 and 3."""
+    """Each difference that the paper prints, of its tables 2 and 3."""
     printed = {
         "gab_transfer": "1.294 0.150 0.362 1.799 0.851 0.316 2.953 3.159 2.458 0.972 0.626 0.929",
         "gab_imagenet": "0.157 0.025 0.103",

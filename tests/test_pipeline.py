@@ -19,6 +19,7 @@ STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 NOTEBOOKS = "main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile".split()
 FETCHING = {f"gmmvit/data/{name}.py" for name in ("fetch", "official_arrays", "official_files")}
 DATA_OF = {  # files that modules read beside their code
+    "gmmvit/deviations.py": ["gmmvit/deviations.toml"],
     "gmmvit/figures.py": ["gmmvit/paper.mplstyle"],
     "gmmvit/published.py": ["gmmvit/published.toml"],
     "gmmvit/report.py": [str(p.relative_to(ROOT)) for p in (ROOT / "gmmvit").glob("report*") if p.suffix != ".py"],

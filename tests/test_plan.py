@@ -10,7 +10,7 @@ from gmmvit.measure import cost
 from gmmvit.plan import images_seen, plan, plan_table
 from gmmvit.rows import Row
 
-VIT, VIT_TOKEN, CAIT = 184.62e6, 187.72e6, 358.51e6  # full MACs at 32 px, facts 1.4
+VIT, VIT_TOKEN, CAIT = 184.62e6, 187.72e6, 358.51e6  # full MACs at 32 px, counted of the public code
 
 
 def by_name(*rows):

@@ -1,4 +1,4 @@
-"""The recipes against facts 1.5, 2.4 and 3.3: steps, learning rates, decayed parameters, shares of mixing."""
+"""The recipes against what the papers say: steps, learning rates, decayed parameters, shares of mixing."""
 
 import dataclasses
 import math

@@ -6,7 +6,7 @@ keys = epoch_order(len(splits["train"]), seed=0, epoch=0, passes=3)
 for images, labels in batches(splits["train"], augment, keys, 128, seed=0): ...
 """
 
-from .augment import DEVIATIONS, RECIPES, augmentation
+from .augment import RECIPES, augmentation
 from .draws import epoch_order
 from .fetch import NotObtained
 from .images import verify_images
@@ -16,7 +16,6 @@ from .room import Row, check, load, obtain
 from .sets import SETS, DataSet, find
 
 __all__ = [
-    "DEVIATIONS",
     "RECIPES",
     "SETS",
     "DataSet",

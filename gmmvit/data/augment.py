@@ -28,17 +28,6 @@ Augmentation = Callable[[Sequence, np.ndarray], torch.Tensor]
 RECIPES = ("gmm", "short", "gab-finetune", "gab-imagenet", "deit-transmix")
 PADDING = 4  # pixels of zeros around an image before it is cropped, also at 64 px
 
-DEVIATIONS = (
-    "gmm: shears and rotations take the nearest pixel and translations whole pixels towards zero, as torchvision's "
-    "AutoAugment does on tensors; the public port works on PIL images, shears bicubically, and rounds translations.",
-    "gmm: solarize thresholds end at 255 instead of 256, and colour operations are rounded as torchvision rounds them.",
-    "gmm: random erasing tries 10 rectangles; one in twenty does not fit the image, so none is left out in practice.",
-    "short: not in any paper; flip and padded crop alone.",
-    "gab-imagenet: the paper does not give the input statistics; ImageNet's are used. The evaluation crop is timm's "
-    "default, 0.875 of the resized image.",
-    "all: order and augmentation are functions of (seed, epoch, image), not of a generator that workers share.",
-)
-
 
 def augmentation(
     recipe: str, dataset: DataSet, *, train: bool, size: int | None = None, raw_mean_erasing: bool = True
@@ -123,7 +112,7 @@ def _generators_restored():
 
 
 def _gab_finetune(recipe: str, dataset: DataSet, size: int, train: bool) -> v2.Transform:
-    """GAB fine-tuning (facts 2.4), 256 -> 224 px or the same share of another size."""
+    """GAB fine-tuning, 256 -> 224 px or the same share of another size."""
     large = round(size * 256 / 224)
     spoil = [
         v2.RandomResizedCrop(large, scale=(0.8, 1.0)),

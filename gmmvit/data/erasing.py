@@ -1,4 +1,4 @@
-"""Random erasing of the GMM code (facts 1.5): the aspect is uniform, where torchvision's and timm's is log-uniform."""
+"""Random erasing of the GMM code: the aspect is uniform, where torchvision's and timm's is log-uniform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets that stay image files: an index of what lies where, and the 70/15/15 split (facts 2.4).
+"""Sets that stay image files: an index of what lies where, and the 70/15/15 split.
 
 <data>/<name>/ holds images.tsv (label, bytes, file), complete.json, and split.json where official splits are pooled.
 The images themselves stay where they were unpacked or put.

@@ -1,4 +1,4 @@
-"""The table of data sets: classes, sizes, counts, channel statistics, checksums (facts 1.5 and 2.4)."""
+"""The table of data sets: classes, sizes, counts, channel statistics, checksums."""
 
 from __future__ import annotations
 

@@ -83,15 +83,3 @@ class Detector(MaskRCNN):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.pyramid.set_grad_checkpointing(enable)
-
-
-DEVIATIONS = (
-    "coco-3x: torchvision's Mask R-CNN, where the paper used MMDetection's. The same: FPN, anchors, samplers, heads. "
-    "Different: RoIAlign takes 2 x 2 samples a bin (there: as many as the bin is wide), the losses of box and region "
-    "proposals are smooth L1 with beta 1/9 (there: L1), and annotations of crowds are left out of training (there: "
-    "regions inside them count as neither).",
-    "coco-3x: a batch mixes wide and high images (there: one or the other), padded to the largest of its sides.",
-    "coco-3x: masks are trained on bitmaps of the resized image, there on polygons; proposals and regions that are "
-    "sampled for the loss come from torch's generator, seeded by (seed, step), and so depend on the number of "
-    "processes.",
-)

@@ -1,4 +1,4 @@
-"""The two recipes of the GAB paper's Table 4 (facts 2.4) in the form of gmmvit.recipes, with the fields these need."""
+"""The two recipes of the GAB paper's Table 4 in the form of gmmvit.recipes, with the fields these need."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DenseRecipe(Recipe):
 SCORE = {"detection": "box_AP", "segmentation": "mIoU"}
 
 RECIPES: dict[str, DenseRecipe] = {
-    # Facts 2.4. 263,844 steps (4.2 M images). Published, Swin-S: AP box 48.12, mask 43.03; with GAB 48.23, 43.13.
+    # 263,844 steps (4.2 M images). Published, Swin-S: AP box 48.12, mask 43.03; with GAB 48.23, 43.13.
     "coco-3x": DenseRecipe(
         kind="detection",
         epochs=36,
@@ -77,7 +77,7 @@ RECIPES: dict[str, DenseRecipe] = {
         short=800,
         long=1333,
     ),
-    # Facts 2.4. 160,000 steps (2.56 M crops of 512 px), tested every 16,000. Published, Swin-S: mIoU 46.16, pixel
+    # 160,000 steps (2.56 M crops of 512 px), tested every 16,000. Published, Swin-S: mIoU 46.16, pixel
     # accuracy 81.82; with GAB 46.41, 82.09.
     "ade20k-160k": DenseRecipe(
         kind="segmentation",
@@ -97,17 +97,6 @@ RECIPES: dict[str, DenseRecipe] = {
         long=2048,
     ),
 }
-
-DEVIATIONS = (
-    "coco-3x: batch 16, warm-up (1,000 steps from a thousandth), stochastic depth 0.2, the sizes of images and the "
-    "flip are not stated in the paper: they are those of MMDetection's own configuration of this model. The paper "
-    "says FP16; here it is bfloat16.",
-    "ade20k-160k: warm-up (1,500 steps), stochastic depth 0.3 and a last rate of 0 are those of MMSegmentation's own "
-    "configuration. Precision is not stated; it is this machine's best.",
-    "both: weight decay leaves out all biases too, as timm groups parameters; the frameworks only norms and tables.",
-    "both: the frameworks' weights of Swin-S on ImageNet-1K are timm's swin_small_patch4_window7_224.ms_in1k; without "
-    "the tag timm means those that were trained on ImageNet-22K before.",
-)
 
 
 def find(name: str) -> DenseRecipe:

@@ -68,11 +68,3 @@ def loss(outputs: tuple[torch.Tensor, torch.Tensor], labels: torch.Tensor) -> to
         F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum") / counted for logits in outputs
     )
     return main + AUXILIARY_WEIGHT * auxiliary
-
-
-DEVIATIONS = (
-    "ade20k-160k: UPerNet's decoder is segmentation-models-pytorch's, where the paper used MMSegmentation's; heads, "
-    "dropout of 0.1 and the auxiliary loss of 0.4 are added here as there. The loss is the mean over the pixels that "
-    "have a class (there: over all pixels).",
-    "ade20k-160k: batch statistics belong to a process; with several on GPUs they are synchronised.",
-)

@@ -2,7 +2,7 @@
 
 Kept: heads of width 64 in a model of width 108, talking heads in the class layers too, the class token not among their
 keys, LayerScale 0.1 in layers 1 to 18 and 1e-5 above, N(0, 1) head mixes and position embedding (the class token
-likewise, for which the facts give no law). Class layers read the patches without a norm: inferred, as the MACs of the
+likewise, for which no law is known). Class layers read the patches without a norm: inferred, as the MACs of the
 public code add up to the last digit only then.
 """
 

@@ -1,7 +1,7 @@
 """PiT of the GMM paper: timm's PoolingVisionTransformer with a 1 x 1 convolution after each pooling and no QKV bias.
 
 Kept: width 96 (72 until 28 June 2023; the published accuracies may come from that model: erratum G13), a position for
-the class token too, N(0, 1) position embedding (the class token likewise, for which the facts give no law), LayerNorms
+the class token too, N(0, 1) position embedding (the class token likewise, for which no law is known), LayerNorms
 with eps 1e-5 (timm's PiT has 1e-6), Xavier-normal weights and the same stochastic depth in every layer.
 """
 

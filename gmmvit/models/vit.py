@@ -4,7 +4,7 @@ Kept: Xavier-normal weights, N(0, 1) position embedding, the same stochastic dep
 read-out. Not kept: the public code changes the read-out with the mask (mean with, class token without); here `readout`
 is a choice of its own, so that a masked model can be compared with its equal. The public code multiplies cut patches by
 a matrix where timm convolves: the same map, but the paper's count of MACs takes its bias at every patch (0.01 M more).
-The facts give no law for the class token: it is drawn from N(0, 1) as its position is.
+No law is known for the class token: it is drawn from N(0, 1) as its position is.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _fields(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def _field(task: Classification, model: nn.Module, features: str = "last") -> tuple[np.ndarray, str]:
-    """A receptive field by the paper's protocol, before the norm where that one is void (A5)."""
+    """A receptive field by the paper's protocol, before the norm where that one is void (erratum A5)."""
     count = min(FIELD_IMAGES, len(task.sources["test"]))
     places = np.array_split(np.arange(count), -(-count // FIELD_BATCH))
     try:
