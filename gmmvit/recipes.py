@@ -120,8 +120,9 @@ RECIPES: dict[str, Recipe] = {
         label_smoothing=0.1,
         drop_path=0.0,
     ),
-    # 8,000 steps (1.02 M images of 224 px) on Pets. Published there, ViT-S (R) from ImageNet weights, mean
-    # of 3 runs: 91.486, with GAB 92.780; both arms from a re-initialised position MLP, on a split of its own (errata A2, A7).
+    # 8,000 steps (1.02 M images of 224 px) on Pets. Published there, ViT-S (R) from ImageNet weights,
+    # mean of 3 runs: 91.486, with GAB 92.780; both arms from a re-initialised position MLP (erratum A2), on a split of
+    # its own (A7).
     "gab-finetune": Recipe(
         epochs=200,
         augmentation="gab-finetune",
