@@ -106,9 +106,9 @@ def _unknown_names(row: Row) -> list[str]:
     wrong = [unknown("data set", row.dataset, SETS)] if row.dataset and row.dataset not in SETS else []
     if row.model and row.model not in _models():
         near = difflib.get_close_matches(row.model, _models(), n=1, cutoff=0.4)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
+        hint = f"the nearest is {near[0]!r}; " if near else ""
         ours = ", ".join(_backbones())
-        wrong.append(f"unknown model {row.model!r}: expected {ours} or a name of timm.list_models(){hint}")
+        wrong.append(f"unknown model {row.model!r}: {hint}expected {ours} or a name of timm.list_models()")
     if row.mask != "none" and row.mask not in KINDS:
         wrong.append(unknown("mask", row.mask, ["none", *KINDS]))
     return wrong + ([unknown("recipe", row.recipe, known())] if row.recipe not in RECIPES else [])

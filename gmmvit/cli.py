@@ -133,9 +133,11 @@ def train(arguments: argparse.Namespace) -> None:
         row = vars(find_row(params, arguments.row))
         out = arguments.out or Path("reports") / params.profile / "runs" / row["name"]
     else:
+        if missing := [f"--{key}" for key in ("dataset", "model") if described[key] is None]:
+            wanted = f"a row of {arguments.params} by name, or --dataset and --model"
+            raise ValueError(f"expected {wanted}, got no {' and no '.join(missing)}")
         row = {key: value for key, value in described.items() if value is not None} | {"set": settings}
-        named = {key: row[key] for key in described if key in row}
-        row["name"] = row_name(**{"dataset": "data", "model": "model", **named}, set=settings)
+        row["name"] = row_name(**row)
         out = arguments.out or Path("runs") / row["name"]
     run(row, out, device=arguments.device, workers=arguments.workers, tensorboard=arguments.tensorboard)
 

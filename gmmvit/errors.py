@@ -5,13 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MOST = 12  # names that a sentence lists
+
 
 def unknown(what: str, got: object, valid: Iterable[str]) -> str:
-    """One sentence for a name that is not among the valid ones."""
+    """One sentence for a name that is not among the valid ones: the nearest of them first, then all if they are few."""
     valid = sorted(valid)
     near = difflib.get_close_matches(str(got), valid, n=1, cutoff=0.4)
-    hint = f"; the nearest is {near[0]!r}" if near else ""
-    return f"unknown {what} {got!r}: expected one of {', '.join(valid)}{hint}"
+    hint = f"the nearest is {near[0]!r}; " if near else ""
+    listed = valid if len(valid) <= MOST else difflib.get_close_matches(str(got), valid, n=MOST, cutoff=0)
+    rest = f" and {len(valid) - MOST:,} more" if len(valid) > MOST else ""
+    return f"unknown {what} {shown(got)}: {hint}expected one of {', '.join(listed)}{rest}"
 
 
 def shown(value: object, longest: int = 200) -> str:

@@ -20,6 +20,8 @@ def rows(profile: str) -> Params:
     if in_force.is_file() and (params := read(in_force)).profile == profile:
         return params
     complete = root() / "profiles" / f"{profile}.yaml"
+    if not complete.parent.is_dir():
+        raise FileNotFoundError(f"{complete.parent} is not there: expected the project's folder, or one below it")
     if not complete.is_file():
         raise ValueError(unknown("profile", profile, sorted(file.stem for file in complete.parent.glob("*.yaml"))))
     return read(complete)

@@ -294,7 +294,7 @@ def test_masks_print_what_they_are(mask, text):
         (lambda: GaussianMixtureMask((8, 8), 1, alpha_init=(0, -1)), r"alpha_init: expected .*, got \(0, -1\)"),
         (
             lambda: GaussianMixtureMask((8, 8), 1, where="probability"),
-            "'probability': expected one of probabilities, scores; the nearest is 'probabilities'",
+            "'probability': the nearest is 'probabilities'; expected one of probabilities, scores",
         ),
     ],
 )

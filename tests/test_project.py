@@ -37,7 +37,7 @@ def test_a_profile_in_force_is_read_from_params_and_another_from_its_own_file(pl
     assert list(project.rows("b").rows) == ["b-row"]
     (place / "params.yaml").unlink()
     assert list(project.rows("a").rows) == ["a-row"]
-    with pytest.raises(ValueError, match="unknown profile 'bb': expected one of a, b; the nearest is 'b'"):
+    with pytest.raises(ValueError, match="unknown profile 'bb': the nearest is 'b'; expected one of a, b"):
         project.rows("bb")
 
 

@@ -81,7 +81,7 @@ def _field(task: Classification, model: nn.Module, features: str = "last") -> tu
     count = min(FIELD_IMAGES, len(task.sources["test"]))
     places = np.array_split(np.arange(count), -(-count // FIELD_BATCH))
     try:
-        field = effective_receptive_field(model, (task.shown("test", some)[0] for some in places), features)
+        field = effective_receptive_field(model, (task.shown("test", some)[0] for some in places), features, count)
     except VoidField:
         return _field(task, model, "before the norm")
     return (field / field.max()).astype(np.float16), features
