@@ -9,6 +9,7 @@ from timm.layers import DropPath
 
 from ..data import draws
 from ..probe import at_rest
+from .devices import sent
 
 DEPTH = 3  # the stream of draws that belongs to this room (data.draws has ORDER = 1 and AUGMENTATION = 2)
 
@@ -46,7 +47,7 @@ class Depth:
         seeds = draws.sample_seeds(self.seed, keys, DEPTH)
         uniform = np.stack([draws.uniform(seeds, number) for number in range(len(self.rates))])  # (draws, B)
         factors = (uniform >= np.array(self.rates)[:, None]) / np.array(self.scales)[:, None]
-        self.factors = torch.from_numpy(factors).to(device, dtype)
+        self.factors = sent(torch.from_numpy(factors).to(dtype), device)
 
 
 def _calls(model: nn.Module, paths: list[DropPath], image: torch.Tensor) -> dict[DropPath, int]:

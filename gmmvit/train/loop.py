@@ -22,10 +22,10 @@ from ..memory import keep_freed_memory
 from ..rows import Row
 from . import checkpoint, precision, processes, results, signals
 from .classify import Classification
+from .pace import Pace
 from .update import Update
 
 SAVE_EVERY = 600  # seconds between the checkpoints inside an epoch
-LOOK_EVERY = 20  # steps between two looks at the loss on a GPU, where each look waits for it
 
 
 class Diverged(ArithmeticError):
@@ -61,6 +61,7 @@ def train(
     with processes.joined(device) as world, signals.remembered() as stop:
         say = say if world.first else (lambda line: None)
         if done := results.finished(out, plain):
+            world.agreed(f"{row.name} has ended")
             if world.first and not (out / "scores.json").exists():  # trained before there was such a file
                 results.write_scores(out, done)
             say(f"{row.name} has already ended in {out}: delete that folder to train it anew")
@@ -87,18 +88,23 @@ class Run:
         say(f"{row.name}: {world.size} process(es) on {world.device.type}, {str(dtype)[6:]} ({why})")
         parts = self.task.model(), self.recipe, self.task.loss, self.task.image, self.task.steps, dtype, row.seed, world
         self.update = Update(*parts)
-        self.place, self.best = Place(), None
+        self.place, self.best, self.pace = Place(), None, Pace(world)
         self.clock = self.written = time.monotonic()
 
     # the state on the disk
 
     def resume(self) -> None:
-        """Takes up the state of an earlier start, where there is one."""
+        """Takes up the state of an earlier start, where there is one: every process the same."""
         content = checkpoint.read(self.saved, self.plain)
+        at = "its start"
         if content is not None:
             self.update.load(content["state"])
             self.place, self.best = Place(**content["place"]), content["best"]
-            self.say(f"resumed at epoch {self.place.epoch}, step {self.place.step} from {self.saved}")
+            at = f"epoch {self.place.epoch}, step {self.place.step}"
+            self.say(f"resumed at {at} from {self.saved}")
+            at += f", weights {self.update.digest()}" if self.world.size > 1 else ""
+        self.world.agreed(f"{self.plain['name']} at {at}")
+        self.update.unite()
 
     def save(self) -> None:
         """Writes the state; every process has the same, so the first one's is enough."""
@@ -134,16 +140,16 @@ class Run:
         self.update.working.module.train()
         title = f"epoch {place.epoch + 1} of {self.recipe.total_epochs}"
         pending: list[torch.Tensor] = []
-        look_every = 1 if self.world.device.type == "cpu" else LOOK_EVERY
         since = time.monotonic()
         with bar(total=task.steps, initial=place.step, desc=title, leave=False) as progress:
             for batch in task.batches(place.epoch, place.step):
-                pending.append(self.update(batch, place.epoch * task.steps + place.step, stop.asked))
+                number = place.epoch * task.steps + place.step
+                pending.append(self.update(batch, number, float(stop.asked), self.pace.flag))
                 place.step += 1
                 place.images += self.recipe.batch
-                if len(pending) < look_every and place.step < task.steps:
+                if not self.pace.due() and place.step < task.steps:
                     continue
-                stopping = self.look(pending)
+                stopping = self.look(pending, since)
                 place.seconds += time.monotonic() - since
                 progress.update(place.step - progress.n)
                 progress.set_postfix(loss=f"{place.loss / place.step:.3f}")
@@ -153,9 +159,10 @@ class Run:
                     stop.leave(f"stopped in {title}, step {place.step}; the same command goes on from {self.saved}")
                 since = time.monotonic()
 
-    def look(self, pending: list[torch.Tensor]) -> bool:
+    def look(self, pending: list[torch.Tensor], since: float) -> bool:
         """Adds up the losses of the last steps, and raises at one that is not finite; whether to stop here."""
-        losses, stops = torch.stack(pending).t().tolist()
+        losses, stops, paces = torch.stack(pending).t().tolist()
+        self.pace.looked(paces[-1], len(pending), time.monotonic() - since)
         for number, loss in enumerate(losses):
             if not math.isfinite(loss):
                 step = self.place.step - len(pending) + number + 1

@@ -6,10 +6,20 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from . import devices
+from .launchers import as_torchrun, size_asked_for
+
+PATIENCE = timedelta(hours=2)  # others wait in an exchange while the first process computes COCO's average precision
+
+
+class Disagreement(ValueError):
+    """Processes that are to train one run together do not see the same one."""
 
 
 @dataclass(frozen=True)
@@ -31,44 +41,65 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def mean_gradients(self, parameters: Iterable[torch.nn.Parameter], *extra: torch.Tensor) -> torch.Tensor:
-        """Averages the gradients, and some scalars with them, in one exchange."""
-        scalars = torch.stack([value.to(self.device, torch.float32, non_blocking=True) for value in extra])
+    def agreed(self, mine: str) -> None:
+        """Raises in every process, and lets none wait, unless all of them say the same."""
+        if self.size == 1:
+            return
+        said: list = [None] * self.size
+        dist.all_gather_object(said, mine)
+        if len(set(said)) > 1:
+            ranks = {each: [rank for rank, theirs in enumerate(said) if theirs == each] for each in said}
+            told = "; ".join(f"rank {', '.join(map(str, who))}: {each}" for each, who in ranks.items())
+            raise Disagreement(
+                f"the {self.size} processes do not see the same run, {told}; expected one folder that all of them read "
+                "(processes of rows of their own: start each with WORLD_SIZE=1)"
+            )
+
+    def take_the_first_ones(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Gives these tensors, in every process, the values that they have in the first one."""
+        if self.size > 1:
+            for tensor in tensors:
+                values = tensor.detach().contiguous()
+                dist.broadcast(values, 0)
+                tensor.detach().copy_(values)
+
+    def mean_gradients(
+        self, parameters: Iterable[torch.nn.Parameter], loss: torch.Tensor, flags: Iterable[float] = ()
+    ) -> torch.Tensor:
+        """Averages the gradients, and loss and flags with them, in one exchange."""
+        scalars = torch.cat([loss.view(1), devices.sent(torch.tensor(list(flags), dtype=torch.float32), self.device)])
         if self.size == 1:
             return scalars
         gradients = [p.grad for p in parameters if p.grad is not None]  # the same ones everywhere
         flat = torch.cat([*(gradient.flatten() for gradient in gradients), scalars])
         dist.all_reduce(flat)
         flat /= self.size
-        parts = flat.split([*(gradient.numel() for gradient in gradients), len(extra)])
+        parts = flat.split([*(gradient.numel() for gradient in gradients), len(scalars)])
         torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=False)])
         return parts[-1]
 
 
-def size_asked_for() -> int:
-    """How many processes torch's launcher started; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", 1))
-
-
 @contextmanager
 def joined(device: str | None = None) -> Iterator[World]:
-    """This process in its world: joins the others where torch's launcher started several."""
-    size, local = size_asked_for(), int(os.environ.get("LOCAL_RANK", 0))
-    kind = device or (torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu")
-    here = torch.device(kind, local) if kind == "cuda" and torch.device(kind).index is None else torch.device(kind)
-    if here.type == "cuda":
-        torch.cuda.set_device(here)
-    if size == 1:
-        yield World(device=here)
-        return
-    mine = not dist.is_initialized()
-    if mine:
-        dist.init_process_group("nccl" if here.type == "cuda" else "gloo")
-    try:
-        yield World(dist.get_rank(), dist.get_world_size(), here)
-    finally:
+    """This process in its world: joins the others where torchrun or srun started several."""
+    with as_torchrun():
+        size, here = size_asked_for(), devices.find(device, int(os.environ.get("LOCAL_RANK", 0)))
+        if here.type in ("cuda", "xpu"):
+            torch.get_device_module(here).set_device(here)
+        if size == 1:
+            yield World(device=here)
+            return
+        if here.type == "mps":
+            raise ValueError(f"device mps: expected one process, for there is one such GPU, got {size}")
+        mine = not dist.is_initialized()
         if mine:
-            dist.destroy_process_group()
+            backend = dist.get_default_backend_for_device(here)
+            dist.init_process_group(backend, timeout=PATIENCE, device_id=here if here.type == "cuda" else None)
+        try:
+            yield World(dist.get_rank(), dist.get_world_size(), here)
+        finally:
+            if mine:
+                dist.destroy_process_group()
 
 
 def launch(row: Mapping, processes: int, out: str | Path, **options) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -59,10 +60,10 @@ class Update:
     def lr(self) -> float:
         return self.optimizer.param_groups[0]["lr"]
 
-    def __call__(self, batch: Batch, number: int, asked: bool = False) -> torch.Tensor:
-        """Step `number` of the run; (the mean loss, above 0 where a process was asked to stop), left on the device."""
+    def __call__(self, batch: Batch, number: int, *flags: float) -> torch.Tensor:
+        """Step `number` of the run; the means of loss and flags over all processes, left on the device."""
         self.set_lr(number)
-        torch.manual_seed((self.seed * 1_000_003 + number) % 2**63)  # of dropout, where a model has some
+        torch.manual_seed(self.seed_of(number))  # of dropout and samplers, where a model has some
         loss = torch.zeros((), device=self.world.device)
         for keys, images, labels in batch:
             self.depth.draw(keys, self.world.device, self.working.dtype)
@@ -73,7 +74,7 @@ class Update:
             part.backward()
             self.working.collect()
             loss += part.detach()
-        report = self.world.mean_gradients(self.working.parameters, loss, torch.tensor(float(asked)))
+        report = self.world.mean_gradients(self.working.parameters, loss, flags)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.working.parameters, self.recipe.clip)
         self.optimizer.step()
@@ -82,6 +83,23 @@ class Update:
         if self.average is not None:
             self.average.update(self.model)
         return report
+
+    def seed_of(self, number: int) -> int:
+        """What a step's random draws begin with: other ones in each process, for each has other images."""
+        return (self.seed * 1_000_003 + number + self.world.rank * 2_654_435_761) % 2**63
+
+    def unite(self) -> None:
+        """Gives every process the first one's weights and buffers; equal seeds alone need equal machines too."""
+        averaged = [] if self.average is None else [self.average.module]
+        tensors = [t for m in (self.model, self.working.module, *averaged) for t in (*m.parameters(), *m.buffers())]
+        self.world.take_the_first_ones({id(tensor): tensor for tensor in tensors}.values())
+
+    def digest(self) -> str:
+        """A short name of the present weights and buffers."""
+        sha = hashlib.sha256()
+        for value in self.model.state_dict().values():
+            sha.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return sha.hexdigest()[:12]
 
     def state(self) -> dict:
         """What a checkpoint keeps."""
