@@ -81,22 +81,19 @@ def attachable() -> str:
     return "\n".join(lines)
 
 
-def data(arguments: argparse.Namespace) -> None:
-    """Fetches data sets, or says what is there."""
+def data(arguments: argparse.Namespace) -> int:
+    """Fetches data sets, or says what is there; 1 where a set that is needed is not there or not whole."""
     from . import data as room
     from .data.content import content
     from .dense import room as dense
 
     rooms = dict.fromkeys(dense.SETS, dense)  # of the other names, `room`
-    names = arguments.names or [*room.SETS, *dense.SETS]
     if arguments.check or not arguments.names:
+        names = arguments.names or [*room.SETS, *dense.SETS]
         rows = [row for name in names for row in rooms.get(name, room).check([name])]
-        cells = [(r.name, _yes(r.present), _yes(r.complete), f"{r.bytes / 1e6:.1f}", r.source or "-") for r in rows]
-        print(table(cells, ("data set", "present", "complete", "MB", "where from")))
-        for row in rows:
-            if row.problem:
-                print(f"{row.name}: {row.problem}")
-        return
+        print(sets_table(rows))
+        needed = (arguments.names or sets_in_force()) if arguments.check else ()
+        return int(any(row.name in needed and not row.complete for row in rows))
     if arguments.record and len(arguments.names) > 1:
         raise ValueError(f"--record: expected one data set, got {', '.join(arguments.names)}")
     for name in arguments.names:
@@ -106,7 +103,29 @@ def data(arguments: argparse.Namespace) -> None:
         from .data.places import write_json
 
         arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(arguments.record, (dense.content if names[0] in rooms else content)(names[0]))
+        write_json(arguments.record, (dense.content if name in rooms else content)(name))
+    return 0
+
+
+def sets_table(rows: Sequence) -> str:
+    """Which data sets are there and whole, and below it a sentence for what is not."""
+    cells = [(r.name, _yes(r.present), _yes(r.complete), f"{r.bytes / 1e6:.1f}", r.source or "-") for r in rows]
+    lines = [table(cells, ("data set", "present", "complete", "MB", "where from"))]
+    lines += [f"{row.name}: {row.problem}" for row in rows if row.present and row.problem]
+    absent = [row for row in rows if not row.present]
+    if len(absent) > 1:
+        names = ", ".join(row.name for row in absent)
+        return "\n".join([*lines, f"not there: {names}; `gmmvit data NAME` fetches or draws a set, or says what to do"])
+    return "\n".join([*lines, *(f"{row.name}: {row.problem}" for row in absent)])
+
+
+def sets_in_force() -> set[str]:
+    """The data sets of the rows of params.yaml; none where there is no such file."""
+    from .params import read
+    from .project import root
+
+    path = root() / "params.yaml"
+    return {row.dataset for row in read(path).rows.values()} if path.exists() else set()
 
 
 def _yes(value: bool) -> str:
@@ -185,18 +204,23 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> None:
-    """Runs one of the benchmarks and saves its figures."""
+    """Runs one of the benchmarks; keeps its figures where that is asked for."""
     import torch
 
     from . import benches
     from .bench import save
+    from .project import root
 
+    name = "-".join([arguments.what, *([arguments.model] if arguments.model else [])])
+    record = root() / "reports" / "bench" / f"{name}.json"
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     figures, lines = getattr(benches, arguments.what)(arguments, device)
     print(lines)
-    out = arguments.out or Path("reports/bench") / f"{arguments.what}.json"
-    save(figures, out)
-    print(f"saved to {out}")
+    if out := arguments.out or (record if arguments.record else None):
+        save(figures, out)
+        print(f"saved to {out}")
+    else:
+        print(f"not saved: --record puts these figures into {record}, --out FILE elsewhere")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -244,7 +268,9 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--batch", type=int, default=128)
     verb.add_argument("--rounds", type=int, help="best of so many (masks 20, mix 10, train, data and dense 5)")
     verb.add_argument("--device")
-    verb.add_argument("--out", type=Path, help="default: reports/bench/WHAT.json")
+    kept = verb.add_mutually_exclusive_group()
+    kept.add_argument("--record", action="store_true", help="keep the figures in reports/bench/WHAT[-MODEL].json")
+    kept.add_argument("--out", type=Path, metavar="FILE", help="keep the figures here")
     verb.set_defaults(call=bench)
     return top
 
@@ -253,11 +279,10 @@ def main(words: Iterable[str] | None = None) -> int:
     """Runs a verb; what is wrong with its input is one sentence on stderr and exit code 1."""
     arguments = parser().parse_args(words if words is None else list(words))
     try:
-        arguments.call(arguments)
+        return arguments.call(arguments) or 0
     except (ValueError, TypeError, OSError, ArithmeticError) as error:
         print(f"gmmvit {arguments.verb}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"gmmvit {arguments.verb}: interrupted", file=sys.stderr)
         return 130
-    return 0

@@ -223,7 +223,7 @@ def test_shapes_are_drawn_where_they_are_asked_for_and_always_the_same(data, mon
 @pytest.mark.parametrize("name", ("coco-shapes", "ade20k-shapes"))
 def test_the_command_draws_looks_and_writes_down_what_there_is(data, capsys, name):
     record = data / "records" / f"{name}.json"
-    assert main(["data", name, "--check"]) == 0 and f"`gmmvit data {name}` draws it" in capsys.readouterr().out
+    assert main(["data", name, "--check"]) == 1 and f"`gmmvit data {name}` draws it" in capsys.readouterr().out
     assert main(["data", name, "--record", str(record)]) == 0
     assert capsys.readouterr().out == f"{name}: train 200, test 40\n"
     assert main(["data", name, "--check"]) == 0 and re.search(rf"{name} +yes +yes", capsys.readouterr().out)
@@ -232,7 +232,7 @@ def test_the_command_draws_looks_and_writes_down_what_there_is(data, capsys, nam
 
     image = next((data / name).rglob("*.jpg"))
     image.write_bytes(image.read_bytes() + b"0")
-    assert main(["data", name, "--check"]) == 0 and re.search(rf"{name} +yes +no", capsys.readouterr().out)
+    assert main(["data", name, "--check"]) == 1 and re.search(rf"{name} +yes +no", capsys.readouterr().out)
     (data / name / "complete.json").unlink()
     assert main(["data", name, "--record", str(record)]) == 0
     again = json.loads(record.read_text())

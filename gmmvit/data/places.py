@@ -41,7 +41,7 @@ def downloads() -> Path:
 def folder_of(name: str) -> Path:
     """The folder of a laid-out set; the embedded sample is found in the checkout whatever GMMVIT_DATA says."""
     here, embedded = root() / name, CHECKOUT / "data" / name
-    return embedded if name == "cifar10-mini" and not here.is_dir() else here
+    return embedded if name == "cifar10-mini" and embedded.is_dir() and not here.is_dir() else here
 
 
 def locate(*relative: str) -> Path | None:

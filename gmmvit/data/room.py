@@ -29,6 +29,8 @@ def obtain(name: str) -> dict[str, Arrays | Files]:
     dataset, folder = find(name), folder_of(name)
     if not _problems(dataset, deep=True):
         return load(name)
+    if name not in official_files.LIST and name not in official_arrays.LAY_OUT:
+        raise NotObtained(f"expected {name}, whole, in {folder}: it comes with the repository, where git restores it")
     with alone(folder):
         if _problems(dataset, deep=True):  # still: nobody else has done it while we waited
             try:
@@ -45,11 +47,9 @@ def _lay_out(dataset: DataSet) -> None:
         listing, source = official_files.LIST[dataset.name](dataset)
         with staged(folder_of(dataset.name)) as folder:
             files.seal(dataset, folder, listing, source)
-    elif dataset.name in official_arrays.LAY_OUT:
+    else:
         with staged(folder_of(dataset.name)) as folder:
             arrays.seal(dataset, folder, official_arrays.LAY_OUT[dataset.name](dataset, folder))
-    else:
-        raise NotObtained(f"{folder_of(dataset.name)} is part of the repository: restore it with git")
 
 
 def load(name: str) -> dict[str, Arrays | Files]:

@@ -104,6 +104,8 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         if readout == "token" and name in WITHOUT_CLASS_TOKEN:
             raise ValueError(f"{name} has no class token: expected readout='mean', got 'token'")
         model_options = {option: options.pop(option) for option in TIMM_OPTIONS & options.keys()}
+        if mask == "none":  # as rows and tables say it
+            mask = None
         if mask is None and options:
             raise TypeError(unknown("option", min(options), TIMM_OPTIONS) + " (options of a mask need mask=...)")
         if name in SIZES:

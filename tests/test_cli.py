@@ -1,0 +1,113 @@
+"""The command: what it loads, what it answers and what it leaves alone."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gmmvit import benches, create_model
+from gmmvit.cli import main
+from gmmvit.data import NotObtained, obtain, places
+
+ROOT = Path(__file__).parents[1]
+WORDS = """
+import sys, gmmvit_command
+sys.argv = ["gmmvit", *sys.argv[1:]]
+try:
+    gmmvit_command.main()
+except SystemExit as left:
+    print("left with", left.code, "torch" in sys.modules, "gmmvit" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("words, code", [(["--help"], 0), (["train", "--help"], 0), (["trian"], 2), (["bench"], 2)])
+def test_help_and_wrong_words_are_answered_without_torch(words, code):
+    done = subprocess.run([sys.executable, "-c", WORDS, *words], cwd=ROOT, capture_output=True, text=True)
+    assert f"left with {code} False False" in done.stdout, done.stderr
+    assert "usage: gmmvit" in done.stdout + done.stderr
+
+
+def test_the_program_is_installed_under_its_name():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"gmmvit": "gmmvit_command:main"}
+    assert project["tool"]["setuptools"]["py-modules"] == ["gmmvit_command"]
+    done = subprocess.run([sys.executable, "gmmvit_command.py", "train"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "gmmvit train: expected a row" in done.stderr  # the verb runs in the package
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_force(tmp_path, monkeypatch):
+    """A project whose profile needs the small sample, with room for data of its own."""
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "params.yaml").write_text("profile: a\nrows:\n  a-row: {dataset: cifar10-mini, model: vit}\n")
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GMMVIT_DATA", raising=False)
+    return tmp_path
+
+
+def test_check_fails_only_where_the_profile_in_force_misses_something(in_force, capsys):
+    assert main(["data", "--check"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("`gmmvit data") == 1 and "not there: cifar10, cifar100, svhn" in said
+    assert main(["data", "--check", "cifar100"]) == 1  # asked for by name
+
+    params = in_force / "params.yaml"
+    params.write_text(params.read_text().replace("cifar10-mini", "svhn"))
+    assert main(["data", "--check"]) == 1
+    assert main(["data"]) == 0  # a list is no check
+
+
+def test_check_fails_where_a_set_of_the_profile_is_damaged(in_force, capsys):
+    sample = in_force / "data" / "cifar10-mini"
+    shutil.copytree(ROOT / "data" / "cifar10-mini", sample)
+    assert main(["data", "--check"]) == 0
+    images = sample / "train.webp"
+    images.write_bytes(images.read_bytes()[:-9])
+    capsys.readouterr()
+    assert main(["data", "--check"]) == 1 and "cifar10-mini: " in capsys.readouterr().out
+
+
+def test_without_a_project_nothing_is_in_force(tmp_path, monkeypatch):
+    monkeypatch.setattr("gmmvit.project.CHECKOUT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "--check"]) == 0
+
+
+def test_the_sample_is_looked_for_where_data_belong_once_the_package_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "CHECKOUT", tmp_path / "site-packages")
+    monkeypatch.delenv("GMMVIT_DATA", raising=False)
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    with pytest.raises(NotObtained, match="comes with the repository"):
+        obtain("cifar10-mini")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "home"]  # no lock, no folder
+
+
+# ---- bench ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_benchmark_keeps_its_figures_only_when_asked(in_force, monkeypatch, capsys):
+    monkeypatch.setattr(benches, "mix", lambda arguments, device: ({"models": {}}, "a table"))
+    record = in_force / "reports" / "bench" / "mix.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("the committed one")
+    assert main(["bench", "mix"]) == 0
+    assert record.read_text() == "the committed one" and "not saved: --record" in capsys.readouterr().out
+    assert main(["bench", "mix", f"--out={in_force / 'mine.json'}"]) == 0 and (in_force / "mine.json").exists()
+    assert record.read_text() == "the committed one"
+    assert main(["bench", "mix", "--record"]) == 0 and json.loads(record.read_text())["models"] == {}
+    assert main(["bench", "mix", "--record", "--model=vit"]) == 0  # another model has a record of its own
+    assert record.with_name("mix-vit.json").exists()
+
+
+def test_none_is_a_mask_for_create_model_as_it_is_for_rows():
+    named, plain = create_model("vit", mask="none"), create_model("vit")
+    assert named.state_dict().keys() == plain.state_dict().keys()
