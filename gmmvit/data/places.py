@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 try:
     import fcntl
@@ -16,6 +16,7 @@ except ImportError:  # Windows: two processes that lay out one set at the same t
     fcntl = None
 
 MARKER = "complete.json"
+PARTIAL = ".partial"  # the end of a file's name while it is being written
 CHECKOUT = Path(__file__).parents[2]
 
 
@@ -51,13 +52,43 @@ def locate(*relative: str) -> Path | None:
 
 
 @contextmanager
-def alone(target: Path) -> Iterator[None]:
-    """One process at a time works on a target; the lock of a killed process is free again."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target.parent / f".{target.name}.lock", "w") as lock:
-        if fcntl:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+def alone(target: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """One process at a time works on a target, `waiting` being called before it waits for another.
+
+    The lock of a killed process is free again; on a file system without locks there is none.
+    """
+    path = target.parent / f".{target.name}.lock"
+    lock = _locked(path, waiting)
+    try:
         yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.close()
+
+
+def _locked(path: Path, waiting: Callable[[], None]) -> IO:
+    """The open lock file, held; one that its last holder took away while we waited is no lock any more."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = open(path, "w")
+        except FileNotFoundError:  # the folder was taken away as empty
+            continue
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        except (AttributeError, OSError):  # without fcntl, or on a file system without locks
+            return lock
+        except BaseException:
+            lock.close()
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        lock.close()
 
 
 @contextmanager
@@ -86,14 +117,38 @@ def staged(target: Path) -> Iterator[Path]:
             os.replace(file, target / file.name)
 
 
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A name to write a file under: it takes its place when the block ends, and is gone when the block fails."""
+    for left in path.parent.glob(f".{path.name}.*{PARTIAL}"):
+        if not _runs(left.name.removesuffix(PARTIAL).rpartition(".")[2]):
+            left.unlink(missing_ok=True)  # of a process that was killed
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _runs(number: str) -> bool:
+    """Whether a process of this machine has this number; on Windows, where asking would end it, said of each."""
+    try:
+        return os.name == "nt" or os.kill(int(number), 0) is None
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    except OSError:  # somebody else's
+        return True
+
+
 def write_json(path: Path, content: object) -> None:
-    """A JSON file that is there whole or not at all."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as file:
-        json.dump(content, file, indent=1)
+    """A JSON file that is there whole or not at all; numbers that are not finite are no JSON and refused."""
+    with written(path) as partial, open(partial, "w") as file:
+        json.dump(content, file, indent=1, allow_nan=False)
         file.write("\n")
-    os.chmod(partial, 0o644)
-    os.replace(partial, path)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def record_of(folder: Path) -> dict | None:

@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ..memory import keep_freed_memory
 from ..rows import Row
 from . import checkpoint, precision, processes, results, signals
 from .classify import Classification
+from .engine import engine
 from .pace import Pace
 from .update import Update
 
@@ -29,7 +31,7 @@ SAVE_EVERY = 600  # seconds between the checkpoints inside an epoch
 
 
 class Diverged(ArithmeticError):
-    """The loss is not a number any more."""
+    """The loss, the weights or a score are not finite any more."""
 
 
 @dataclass
@@ -43,6 +45,13 @@ class Place:
     seconds: float = 0.0  # in steps
     total: float = 0.0  # with tests, over all starts of this run
     history: list[dict] = field(default_factory=list)
+
+    def sensible(self, epochs: int, steps: int) -> bool:
+        """Whether a run of so many epochs can have come here, and has a line of each epoch that it went through."""
+        numbered = [line["epoch"] for line in self.history] == list(range(1, self.epoch + 1))
+        ended = self.epoch == epochs and self.step == 0
+        finite = all(math.isfinite(value) for value in (self.loss, self.images, self.seconds, self.total))
+        return numbered and finite and (ended or 0 <= self.epoch < epochs and 0 <= self.step <= steps)
 
 
 def train(
@@ -58,14 +67,27 @@ def train(
     """Trains a row and writes its results to `out`; goes on where an earlier start of the same row was stopped."""
     row = check(row, processes.size_asked_for())
     out, plain = Path(out), json.loads(json.dumps(vars(row)))
-    with processes.joined(device) as world, signals.remembered() as stop:
+    told = f"{row.name} has already ended in {out}: delete that folder to train it anew"
+    saved = checkpoint.folder_for(out)
+    done = results.finished(out, plain)
+    if done and (out / "scores.json").exists() and not saved.exists() and processes.size_asked_for() == 1:
+        say(told)
+        return done
+    with (
+        processes.joined(device) as world,
+        checkpoint.held(out, say) if world.first else nullcontext(),
+        signals.remembered() as stop,
+    ):
+        world.agreed(row.name)  # the others wait here until the first one has the folder
         say = say if world.first else (lambda line: None)
-        if done := results.finished(out, plain):
+        if done := results.finished(out, plain):  # while we waited, or its process was killed right after
             world.agreed(f"{row.name} has ended")
-            if world.first and not (out / "scores.json").exists():  # trained before there was such a file
-                results.write_scores(out, done)
-            say(f"{row.name} has already ended in {out}: delete that folder to train it anew")
+            if world.first:
+                results.write_scores(out, done)  # of a run from before there was such a file
+                checkpoint.remove(saved / "last.pt")
+            say(told)
             return done
+        results.refuse_another(out, plain)
         run = Run(row, plain, out, world, workers, say)
         run.resume()
         watch = _tensorboard(out, run.place.history) if tensorboard and world.first else None
@@ -82,6 +104,7 @@ class Run:
     def __init__(self, row: Row, plain: dict, out: Path, world: processes.World, workers: int | None, say: Callable):
         keep_freed_memory()
         self.plain, self.out, self.world, self.say = plain, out, world, say
+        self.engine = engine(row.kind)
         self.saved = checkpoint.folder_for(out) / "last.pt"
         self.recipe, self.task = row.recipe_settings, task_of(row)(row, world, workers)
         dtype, why = precision.resolve(self.recipe.precision, world.device)
@@ -95,24 +118,39 @@ class Run:
 
     def resume(self) -> None:
         """Takes up the state of an earlier start, where there is one: every process the same."""
-        content = checkpoint.read(self.saved, self.plain)
+        content = checkpoint.read(self.saved, self.plain, self.engine, self.say)
         at = "its start"
         if content is not None:
-            self.update.load(content["state"])
-            self.place, self.best = Place(**content["place"]), content["best"]
+            self.take_up(content)
             at = f"epoch {self.place.epoch}, step {self.place.step}"
             self.say(f"resumed at {at} from {self.saved}")
             at += f", weights {self.update.digest()}" if self.world.size > 1 else ""
         self.world.agreed(f"{self.plain['name']} at {at}")
         self.update.unite()
 
+    def take_up(self, content: dict) -> None:
+        """The state of a checkpoint, if it is one that this row can have come to."""
+        try:
+            place = Place(**content["place"])
+            if not place.sensible(self.recipe.total_epochs, self.task.steps):
+                raise ValueError("its place is none of this run")
+            self.update.load(content["state"])
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise checkpoint.Damaged(
+                f"{self.saved} is no checkpoint of this row ({' '.join(str(error).split())[:200]}): "
+                f"delete {self.saved.parent} and the run begins anew"
+            ) from error
+        self.place, self.best = place, content["best"]
+        if content["threads"] != (threads := torch.get_num_threads()):
+            self.say(f"begun with {content['threads']} thread(s), goes on with {threads}: its last digits may differ")
+
     def save(self) -> None:
         """Writes the state; every process has the same, so the first one's is enough."""
         if self.world.first:
             self._tick()
             place, state = dict(vars(self.place)), self.update.state()
-            content = {"row": json.dumps(self.plain), "state": state, "place": place, "best": self.best}
-            checkpoint.write(self.saved, content)
+            content = {"row": json.dumps(self.plain), "engine": self.engine, "threads": torch.get_num_threads()}
+            checkpoint.write(self.saved, content | {"state": state, "place": place, "best": self.best})
         self.written = time.monotonic()
 
     def _tick(self) -> None:
@@ -126,6 +164,7 @@ class Run:
         """The epochs that are left, then the results."""
         while self.place.epoch < self.recipe.total_epochs:
             self.epoch(stop)
+            self.look_at_weights()
             line = self.test()
             if self.world.first:
                 on_epoch(self.place.history)
@@ -154,6 +193,7 @@ class Run:
                 progress.update(place.step - progress.n)
                 progress.set_postfix(loss=f"{place.loss / place.step:.3f}")
                 if stopping or time.monotonic() - self.written > SAVE_EVERY:
+                    self.look_at_weights()
                     self.save()
                 if stopping:
                     stop.leave(f"stopped in {title}, step {place.step}; the same command goes on from {self.saved}")
@@ -165,14 +205,22 @@ class Run:
         self.pace.looked(paces[-1], len(pending), time.monotonic() - since)
         for number, loss in enumerate(losses):
             if not math.isfinite(loss):
-                step = self.place.step - len(pending) + number + 1
-                good = (
-                    f"the last good checkpoint is {self.saved}" if self.saved.exists() else "no checkpoint was written"
-                )
-                raise Diverged(f"the loss is {loss} in epoch {self.place.epoch + 1}, step {step}; {good}")
+                raise self.diverged(f"the loss is {loss}", self.place.step - len(pending) + number + 1)
         self.place.loss += math.fsum(losses)
         pending.clear()
         return any(stops)
+
+    def look_at_weights(self) -> None:
+        """Raises at weights that the last step has made infinite or no numbers: they are not to be saved."""
+        kept = [self.update.model, *([self.update.average] if self.update.average is not None else [])]
+        values = [value for model in kept for value in model.state_dict().values() if value.is_floating_point()]
+        if not torch.stack([value.isfinite().all() for value in values]).all():
+            raise self.diverged("weights are not finite", self.place.step)
+
+    def diverged(self, what: str, step: int) -> Diverged:
+        """The error that says where a run went wrong, and what there is from before."""
+        good = f"the last good checkpoint is {self.saved}" if self.saved.exists() else "no checkpoint was written"
+        return Diverged(f"{what} in epoch {self.place.epoch + 1}, step {step}; {good}")
 
     def test(self) -> dict:
         """Ends an epoch: its line of the history, and the place moves to the next one."""
@@ -190,6 +238,9 @@ class Run:
             **{f"val_{name}": value for name, value in checks.items()},
             **notes,
         }
+        for name, value in line.items():
+            if not math.isfinite(value):
+                raise self.diverged(f"{name} is {value}", place.step)
         place.history.append(line)
         place.epoch, place.step, place.loss = place.epoch + 1, 0, 0.0
         speed = place.images / place.seconds if place.seconds else 0.0

@@ -13,7 +13,7 @@ import timm
 import torch
 import torch.nn as nn
 
-from ..data.places import write_json
+from ..data.places import write_json, written
 from ..learned import save as save_learned
 from ..machine import machine
 from ..measure import cost
@@ -27,7 +27,18 @@ def finished(out: Path, row: dict) -> dict | None:
     except (OSError, ValueError):
         return None
     whole = all((out / name).exists() for name in ("history.csv", "timing.json", "learned.npz", "weights.pt"))
-    return metrics if whole and metrics.get("row") == row else None
+    return metrics if whole and isinstance(metrics, dict) and metrics.get("row") == row else None
+
+
+def refuse_another(out: Path, row: dict) -> None:
+    """Raises OtherRun where a folder holds the record of another row, or one that cannot be read."""
+    path = out / "metrics.json"
+    if path.exists():
+        try:
+            theirs = dict(json.loads(path.read_text())["row"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise checkpoint.OtherRun(f"{path} is no record of a run: give another --out, or delete {out}") from error
+        checkpoint.differing(path, theirs, row)
 
 
 def summary(row: dict, model: nn.Module, task, history: Sequence[Mapping], chosen: Mapping, **facts) -> dict:
@@ -57,12 +68,10 @@ def write_scores(out: Path, metrics: Mapping) -> None:
 
 def write_history(path: Path, history: Sequence[Mapping]) -> None:
     """A line for each epoch."""
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", newline="") as file:
+    with written(path) as partial, open(partial, "w", newline="") as file:
         writer = csv.DictWriter(file, list(history[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(history)
-    partial.replace(path)
 
 
 def timing(images: int, seconds: float, total: float, world) -> dict:
@@ -90,12 +99,14 @@ def peak_memory(device: torch.device) -> int:
 def write(
     out: Path, model: nn.Module, metrics: dict, history: Sequence[Mapping], times: dict, arrays: Mapping | None = None
 ) -> None:
-    """Every file of a finished run; metrics.json comes last, and is what says that the run has ended."""
+    """Every file of a finished run; metrics.json, which says that the run has ended, goes first and comes last."""
     out.mkdir(parents=True, exist_ok=True)
+    (out / "metrics.json").unlink(missing_ok=True)
     write_history(out / "history.csv", history)
     write_json(out / "timing.json", times)
     save_learned(model, out / "learned.npz", **(arrays or {}))
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    checkpoint.write(out / "weights.pt", {"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state})
+    with checkpoint.whole(out / "weights.pt") as file:
+        torch.save({"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state}, file)
     write_scores(out, metrics)
     write_json(out / "metrics.json", metrics)
