@@ -11,13 +11,14 @@ from typing import Any
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torch import fx
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .errors import unknown
 from .geometry import grid_of
 from .probe import ModuleStack
-from .rewrite import CHILD, FUSED
+from .rewrite import CHILD, FUSED_CALLS
 from .softmaxes import (
     ALL,
     PRODUCTS,
@@ -32,6 +33,7 @@ from .softmaxes import (
     with_heads,
 )
 from .tracing import tensors_of
+from .ways import FLEX, avoiding
 
 Layer = str | int | Callable[[str], bool]
 
@@ -64,6 +66,7 @@ def attention_maps(
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(avoiding(FLEX))  # which has no map to read
         recorder = _Recorder(model, choice, rows)
         stack.callback(recorder.close)
         stack.enter_context(recorder)
@@ -157,7 +160,9 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self.stack.running:
+        if self.stack.running and not isinstance(
+            result, fx.Proxy
+        ):  # a module's graph is being traced in its first call
             self.called = True
             self._follow(func, args, kwargs, result)
         return result
@@ -166,7 +171,7 @@ class _Recorder(TorchFunctionMode):
         running = reversed([name for name, *_ in self.stack.running])
         name = next(name for name in running if f".{CHILD}." not in name)  # a mask may take its layer's product
         operands = list(tensors_of((*args, *kwargs.values())))
-        if func in FUSED:
+        if func in FUSED_CALLS:
             query, key, *_ = operands
             product = Product(name, query.shape[-1], (query.shape[-2], key.shape[-2]))
             self._record(product, lambda rows: fused_softmax(rows, *args, **kwargs))

@@ -67,7 +67,11 @@ class ClassAttention:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             for handle in (self.block.register_forward_pre_hook(enter), self.block.register_forward_hook(leave)):
                 stack.callback(handle.remove)
-            yield
+            try:
+                yield
+            finally:
+                if opened:  # the block has failed
+                    opened.pop().__exit__(*sys.exc_info())
 
     def attention(self) -> torch.Tensor:
         """(B, patches), the mean of the heads, without a gradient."""

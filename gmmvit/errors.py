@@ -22,3 +22,8 @@ def shown(value: object, longest: int = 200) -> str:
     """A value as Python writes it, cut where that is long."""
     text = repr(value)
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its kind where it says nothing, as a bare assert does."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 Grid = tuple[int, int]  # (rows, columns)
 
@@ -20,7 +21,9 @@ class Distances(NamedTuple):
 def patch_centres(grid: Grid, cells: Grid | None = None) -> torch.Tensor:
     """Row and column of each token's centre, in steps of a `cells` grid laid over the same image."""
     cells = cells or grid
-    rows, columns = ((torch.arange(n, dtype=torch.float64) + 0.5) * (m / n) for n, m in zip(grid, cells, strict=True))
+    rows, columns = (
+        (torch.arange(n, dtype=torch.float64, device="cpu") + 0.5) * (m / n) for n, m in zip(grid, cells, strict=True)
+    )
     return torch.cartesian_prod(rows, columns)  # (N, 2)
 
 
@@ -34,6 +37,25 @@ def squared_distances(grid: Grid, key_grid: Grid | None = None) -> Distances:
     d2 = (queries[:, None] - keys[None]).square().sum(-1)  # (Nq, Nk)
     values, index = torch.unique(d2, return_inverse=True)
     return Distances(values, index.flatten().to(torch.int32))
+
+
+def by_offset(pairs: torch.Tensor, grid: Grid) -> torch.Tensor:
+    """Sums over the pairs (..., N * N) of one grid that are |dy| rows and |dx| columns apart, (..., N).
+
+    Always in the same order, where scatter_add_ on a GPU adds as its threads come.
+    """
+    rows, columns = grid
+    each = pairs.unflatten(-1, (rows, columns, rows, columns))
+    each = _by_difference(each.transpose(-3, -2))  # (..., y, y', |dx|)
+    return _by_difference(each.movedim(-1, -3)).transpose(-2, -1).flatten(-2)
+
+
+def _by_difference(square: torch.Tensor) -> torch.Tensor:
+    """Sums over the entries (..., i, j) with one |i - j|, (..., n): each row is moved a step further than the last."""
+    n = square.shape[-1]
+    skewed = F.pad(square.flip(-1), (0, n)).flatten(-2)[..., : n * (2 * n - 1)].unflatten(-1, (n, 2 * n - 1))
+    sums = skewed.sum(-2)  # of i - j = 1 - n to n - 1
+    return sums[..., n - 1 :] + F.pad(sums[..., : n - 1].flip(-1), (1, 0))
 
 
 def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:

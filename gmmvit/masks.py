@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from . import together
 from .errors import unknown
-from .geometry import Grid, squared_distances
+from .geometry import Grid, by_offset, squared_distances
+
+MOST_KERNELS = 1000  # far above what a grid has distances for
 
 
 class _Expand(torch.autograd.Function):
@@ -114,9 +119,10 @@ class _Mixture(torch.autograd.Function):
     """sum_k alpha_k exp(-d2 / (2 (sigma_k^2 + eps))) of all pairs: autograd's thirty small steps cost 1 ms a layer."""
 
     @staticmethod
-    def forward(ctx, sigma, alpha, d2, pair, eps):  # (K, rows), (K, rows), (U,), (Nq * Nk,)
+    def forward(ctx, sigma, alpha, d2, pair, eps, grid):  # (K, rows), (K, rows), (U,), (Nq * Nk,)
         variance = sigma.square().add_(eps)
         gauss = torch.exp((-0.5 / variance)[..., None] * d2)  # (K, rows, U)
+        ctx.grid = grid  # of queries and keys alike, else None
         ctx.save_for_backward(sigma, alpha, variance, gauss, d2, pair)
         return (alpha[..., None] * gauss).sum(0).index_select(1, pair)
 
@@ -124,10 +130,15 @@ class _Mixture(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):  # (rows, Nq * Nk)
         sigma, alpha, variance, gauss, d2, pair = ctx.saved_tensors
-        # scatter_add_ and not index_add_, which gives the same bits and takes 20 to 50 times as long on a CPU
-        summed = gradient.new_zeros(gauss.shape[1:]).scatter_add_(1, pair.expand_as(gradient), gradient)  # (rows, U)
-        weighted = summed * gauss  # (K, rows, U)
-        return (weighted @ d2) * (alpha * sigma / variance.square()), weighted.sum(-1), None, None, None
+        with torch.autocast(gradient.device.type, enabled=False):  # of whoever calls backward
+            if ctx.grid is not None and together.on_gpu(gradient):
+                summed, corner = by_offset(gradient, ctx.grid), pair[: ctx.grid[0] * ctx.grid[1]]
+                gauss, d2 = gauss.index_select(-1, corner), d2.index_select(0, corner)  # of the first query's keys
+            else:  # scatter_add_ and not index_add_: the same bits, and 20 to 50 times as fast on a CPU
+                summed = gradient.new_zeros(gauss.shape[1:]).scatter_add_(1, pair.expand_as(gradient), gradient)
+            weighted = summed * gauss  # (K, rows, U)
+            by_variance = weighted @ d2
+        return by_variance * (alpha * sigma / variance.square()), weighted.sum(-1), None, None, None, None
 
 
 class GaussianMask(SpatialMask):
@@ -142,15 +153,34 @@ class GaussianMask(SpatialMask):
         self.register_buffer("d2_bits", distances.values.float().view(torch.int32), persistent=False)  # (U,)
         self.register_buffer("pair", distances.index, persistent=False)  # (Nq * Nk,)
 
-    def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """sigma and alpha of the kernels, (K, heads or 1) each."""
+    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is learned: the widths, and what their heights are made of, (K, heads or 1) each."""
         raise NotImplementedError
 
-    def weight(self) -> torch.Tensor:
-        sigma, alpha = (values.float() for values in self.mixture())
+    @staticmethod
+    def height(values: torch.Tensor) -> torch.Tensor:
+        """The heights of the Gaussians, of the second of `numbers`."""
+        return values
+
+    @property
+    def kind(self) -> tuple:
+        """Equal for masks that differ in their numbers alone."""
+        return type(self), self.grid, self.key_grid, len(self.numbers()[0]), self.pair.device
+
+    def weights_of(self, masks: Sequence[GaussianMask]) -> list[torch.Tensor]:
+        """The weights of masks of one kind, computed at once."""
+        sigma, values = (torch.cat(each, 1).float() for each in zip(*(mask.numbers() for mask in masks), strict=True))
         with torch.autocast(self.pair.device.type, enabled=False):
-            flat = _Mixture.apply(sigma, alpha, self.d2_bits.view(torch.float32), self.pair, self.eps)
-        return flat.view(self.rows, self.grid[0] * self.grid[1], -1)
+            grid = self.grid if self.grid == self.key_grid else None
+            flat = _Mixture.apply(
+                sigma, self.height(values), self.d2_bits.view(torch.float32), self.pair, self.eps, grid
+            )
+        shape = -1, self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
+        return [part.view(shape) for part in flat.split([mask.rows for mask in masks])]
+
+    def weight(self) -> torch.Tensor:
+        computed = together.found(self)
+        return self.weights_of([self])[0] if computed is None else computed
 
 
 class GaussianMixtureMask(GaussianMask):
@@ -174,15 +204,17 @@ class GaussianMixtureMask(GaussianMask):
         where: str = "scores",
     ):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
-        if not isinstance(kernels, int) or kernels < 1:
-            raise ValueError(f"kernels: expected a whole number of at least 1, got {kernels!r}")
+        if type(kernels) is not int or not 1 <= kernels <= MOST_KERNELS:
+            raise ValueError(
+                f"kernels: expected a whole number of at most {MOST_KERNELS} and at least 1, got {kernels!r}"
+            )
         if where not in ("scores", "probabilities"):
             raise ValueError(unknown("place of the mask (where)", where, ("scores", "probabilities")))
         self.where, self.kernels = where, kernels
         self.sigma = nn.Parameter(_normal("sigma_init", sigma_init, (kernels, self.rows)))
         self.alpha = nn.Parameter(_normal("alpha_init", alpha_init, (kernels, self.rows)))
 
-    def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma, self.alpha
 
     def extra_repr(self) -> str:
@@ -208,7 +240,7 @@ class ElementMask(SpatialMask):
     ):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
         n_q, n_k = self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
-        self.element = nn.Parameter(torch.full((self.rows, n_q, n_k), float(init)))
+        self.element = nn.Parameter(torch.full((self.rows, n_q, n_k), _number("init", init)))
 
     def weight(self) -> torch.Tensor:
         return self.element
@@ -234,8 +266,8 @@ class GaussianBias(GaussianMask):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
         if not sigma:
             raise ValueError(f"sigma: expected a width other than 0, got {sigma!r}")
-        self.amplitude = nn.Parameter(torch.full((self.rows,), float(amplitude)))
-        self.sigma = nn.Parameter(torch.full((self.rows,), float(sigma)))
+        self.amplitude = nn.Parameter(torch.full((self.rows,), _number("amplitude", amplitude)))
+        self.sigma = nn.Parameter(torch.full((self.rows,), _number("sigma", sigma)))
 
     @property
     def takes_product(self) -> bool:
@@ -253,11 +285,17 @@ class GaussianBias(GaussianMask):
         bias = _Expand.apply(self.full_weight().to(query.dtype), (len(queries), *shape[-2:]))
         return torch.baddbmm(bias, queries, keys).view(shape)
 
-    def mixture(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.sigma[None], self.amplitude.square()[None]
+    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.sigma[None], self.amplitude[None]
+
+    @staticmethod
+    def height(values: torch.Tensor) -> torch.Tensor:
+        return values.square()
 
     def weight(self) -> torch.Tensor:
-        """One Gaussian: autograd's own steps are few here, and cost less than a function in Python."""
+        if together.on_gpu(self.pair):
+            return super().weight()
+        # one Gaussian: autograd's own steps are few, and cost less there than a function in Python
         sigma, height = self.sigma.float(), self.amplitude.float().square()
         gauss = torch.exp((-0.5 / sigma.square())[:, None] * self.d2_bits.view(torch.float32))  # (rows, U)
         flat = (height[:, None] * gauss).gather(1, self.pair.expand(self.rows, -1))
@@ -285,11 +323,17 @@ def _pair(name: str, value: object, least: int) -> tuple[int, int]:
 
 
 def _normal(name: str, mean_sd: tuple[float, float], shape: tuple[int, ...]) -> torch.Tensor:
-    if not (
-        isinstance(mean_sd, (tuple, list))
-        and len(mean_sd) == 2
-        and all(isinstance(v, (int, float)) for v in mean_sd)
-        and mean_sd[1] >= 0
-    ):
+    if not isinstance(mean_sd, (tuple, list)) or len(mean_sd) != 2:
         raise ValueError(f"{name}: expected (mean, standard deviation), got {mean_sd!r}")
-    return mean_sd[0] + mean_sd[1] * torch.randn(shape)
+    mean, sd = (_number(name, value) for value in mean_sd)
+    if sd < 0:
+        raise ValueError(f"{name}: expected a standard deviation of at least 0, got {mean_sd!r}")
+    return mean + sd * torch.randn(shape)
+
+
+def _number(name: str, value: object) -> float:
+    """A number whose square float32 can hold, too."""
+    most = torch.finfo(torch.float32).max ** 0.5
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < most:
+        raise ValueError(f"{name}: expected a finite number below {most:.1e}, got {value!r}")
+    return float(value)

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
-from .rewrite import FUSED, MATMULS, SCALINGS, Product, product_nodes
+from .rewrite import FUSED_CALLS, MATMULS, SCALINGS, Product, product_nodes
 from .tracing import Untraceable, bind, tensors_of, trace
 
-SOFTMAX_CALLS = {F.softmax, torch.softmax, torch.Tensor.softmax, *FUSED}
+SOFTMAX_CALLS = {F.softmax, torch.softmax, torch.Tensor.softmax, *FUSED_CALLS}
 
 
 @dataclass
@@ -65,7 +65,7 @@ class _SoftmaxCallers(TorchFunctionMode):
         if func in SOFTMAX_CALLS and self.stack.running:
             name, module, margs, mkwargs = self.stack.running[-1]
             if name not in self.calls:
-                self.calls[name] = Call(name, module, bind(type(module).forward, margs, mkwargs), func in FUSED)
+                self.calls[name] = Call(name, module, bind(type(module).forward, margs, mkwargs), func in FUSED_CALLS)
         return func(*args, **(kwargs or {}))
 
 

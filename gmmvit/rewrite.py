@@ -12,7 +12,7 @@ import linecache
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from typing import Any
 
 import torch
@@ -20,13 +20,16 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import fx
 
+from .masks import GaussianMask, SpatialMask, no_decay
 from .own_bias import join_own_bias
+from .together import computed_together
 from .tracing import Untraceable, pattern_of, tensors_of, trace
+from .ways import EXPLICIT, FLEX, FUSED, best_way, flexed
 
 MATMULS = {operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"}
 SCALINGS = {operator.mul, operator.truediv, torch.mul, torch.div, "mul", "div"}
 SOFTMAXES = {F.softmax, torch.softmax, "softmax"}
-FUSED = {F.scaled_dot_product_attention}
+FUSED_CALLS = {F.scaled_dot_product_attention}
 CHILD = "spatial_masks"  # the container of a rewritten module's masks
 
 
@@ -106,17 +109,17 @@ def add_bias(
     return bias if attn_mask is None else bias + attn_mask
 
 
-def graph_with_masks(module: Rewritten, arguments: tuple, fused: bool, shapes: bool) -> fx.Graph:
+def graph_with_masks(module: Rewritten, arguments: tuple, way: str, shapes: bool) -> fx.Graph:
     """The graph of a module's original forward with its masks put in."""
     flag = getattr(module, "fused_attn", None)
     if flag is not None:
-        module.fused_attn = fused
+        module.fused_attn = way != EXPLICIT
     try:
         graph = trace(module, module._base.forward, arguments, shapes)
     finally:
         if flag is not None:
             module.fused_attn = flag
-    (_into_fused if fused else _into_scores)(module, graph)
+    {EXPLICIT: _into_scores, FUSED: _into_fused, FLEX: _into_flex}[way](module, graph)
     return graph
 
 
@@ -149,6 +152,27 @@ def _into_scores(module: Rewritten, graph: fx.Graph) -> None:
         for user in users:
             user.replace_input_with(place, last)
         places[product.ordinal, where] = last
+    for _, softmax in nodes:
+        _in_own_type(graph, softmax)
+
+
+def _in_own_type(graph: fx.Graph, softmax: fx.Node) -> None:
+    """Keeps a softmax in the type of its scores: CUDA's autocast would copy N x N scores to float32 and back."""
+    scores = softmax.args[0] if softmax.args else None
+    if not isinstance(scores, fx.Node) or softmax.kwargs.get("dtype") or len(softmax.args) > 2:
+        return
+    with graph.inserting_before(softmax):
+        if softmax.op == "call_module":
+            layer = graph.get_attr(softmax.target)
+            softmax.op, softmax.target, softmax.args = "call_function", softmax_layer, (layer, scores)
+        else:
+            softmax.kwargs = {**softmax.kwargs, "dtype": graph.call_function(getattr, (scores, "dtype"))}
+
+
+def softmax_layer(layer: nn.Softmax, scores: torch.Tensor) -> torch.Tensor:
+    """An nn.Softmax, whose hooks are called, in the type of its scores."""
+    with torch.autocast(scores.device.type, enabled=False):
+        return layer(scores)
 
 
 def _is_plain(product: fx.Node) -> bool:
@@ -169,17 +193,47 @@ def _take_scale(graph: fx.Graph, product: fx.Node) -> float:
 
 
 def _into_fused(module: Rewritten, graph: fx.Graph) -> None:
-    calls = [node for node in graph.nodes if node.target in FUSED]
+    calls = [node for node in graph.nodes if node.target in FUSED_CALLS]
     for product, key in module._sites:
         call = calls[product.ordinal]
-        query, keys, values, *rest = call.args
-        kwargs = {**dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)), **call.kwargs}
+        query, keys, values, kwargs = _arguments(call)
         with graph.inserting_before(call):
             mask = graph.get_attr(f"{CHILD}.{key}")
             kwargs["attn_mask"] = graph.call_function(
                 add_bias, (mask, product.head_dim, kwargs.get("attn_mask"), query, keys)
             )
         call.args, call.kwargs = (query, keys, values), kwargs
+
+
+def _arguments(call: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, dict]:
+    """Query, key, value and the rest by name, of a call of torch's fused attention."""
+    query, keys, values, *rest = call.args
+    return (
+        query,
+        keys,
+        values,
+        {**dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)), **call.kwargs},
+    )
+
+
+def _into_flex(module: Rewritten, graph: fx.Graph) -> None:
+    calls = [node for node in graph.nodes if node.target in FUSED_CALLS]
+    masks: dict[fx.Node, list[str]] = {}
+    for product, key in module._sites:
+        mask = getattr(module, CHILD)[key]
+        if product.ordinal >= len(calls) or product.head_dim != -3 or not isinstance(mask, SpatialMask):
+            raise Untraceable(f"{type(module).__name__}: FlexAttention wants a SpatialMask on (B, heads, N, N) scores")
+        if mask.where != "scores":
+            raise Untraceable("FlexAttention has no place for a mask after the softmax")
+        masks.setdefault(calls[product.ordinal], []).append(f"{CHILD}.{key}")
+    for call, names in masks.items():
+        query, keys, values, kwargs = _arguments(call)
+        options = {name: value for name, value in kwargs.items() if name in ("attn_mask", "scale")}
+        if any(value not in (None, 0, 0.0, False) for name, value in kwargs.items() if name not in options):
+            raise Untraceable("FlexAttention has no dropout")
+        with graph.inserting_before(call):
+            attributes = [graph.get_attr(name) for name in names]
+            call.target, call.args, call.kwargs = flexed, (query, keys, values, attributes), options
 
 
 @lru_cache(maxsize=1024)
@@ -203,14 +257,6 @@ def compiled(graph: fx.Graph) -> Callable:
 BY_SHAPE = "by shape"  # marks a call whose graph depends on tensor sizes
 
 
-def fused_is_faster(tokens: torch.Tensor) -> bool:
-    """Whether a bias costs less in torch's fused kernel than beside the explicit product.
-
-    Not on a CPU: two cores made 20.6 against 16.5 images/s of ViT-S/16 in bfloat16, 6.7 against 6.6 in float32.
-    """
-    return tokens.device.type != "cpu"
-
-
 class _Paths(dict):
     """Functions by kind of call: shared by copies, left out of pickles, which trace their graphs anew when called."""
 
@@ -229,29 +275,47 @@ class Rewritten:
     _paths: _Paths
 
     def _run(self, arguments: tuple) -> Any:
-        return self._prepare(arguments)(self, *tensors_of(arguments))
+        return self._prepare(arguments, self._way(arguments))(self, *tensors_of(arguments))
 
-    def _prepare(self, arguments: tuple) -> Callable:
+    def _way(self, arguments: tuple) -> str:
+        """The way of a call: fused kernels only where the attention itself would call one."""
+        if not getattr(self, "fused_attn", False):
+            return EXPLICIT
+        device, keys = next(tensors_of(arguments)).device.type, max(product.keys for product, _ in self._sites)
+        return best_way(device, self._additive(), keys)
+
+    def _additive(self) -> bool:
+        return all(
+            getattr(getattr(self, CHILD)[key], "additive", False) and product.head_dim for product, key in self._sites
+        )
+
+    def _prepare_everywhere(self, arguments: tuple) -> None:
+        """Builds the graphs for calls like this one on any device: a model may move after its masks were attached."""
+        fused = FUSED if self._additive() else FLEX
+        for way in (EXPLICIT, fused) if getattr(self, "fused_attn", False) else (EXPLICIT,):
+            self._prepare(arguments, way)
+
+    def _prepare(self, arguments: tuple, way: str) -> Callable:
         """The rewritten forward for calls like this one."""
-        key = (self.training, self._fused(arguments), pattern_of(arguments))
+        key = (self.training, way, pattern_of(arguments))
         path = self._paths.get(key)
         if path is BY_SHAPE:
             key = (*key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments)))
             path = self._paths.get(key)
         return self._add_path(key, arguments) if path is None else path
 
-    def _fused(self, arguments: tuple) -> bool:
-        return getattr(self, "fused_attn", False) and fused_is_faster(next(tensors_of(arguments)))
-
     def _add_path(self, key: tuple, arguments: tuple) -> Callable:
         try:
-            graph = graph_with_masks(self, arguments, fused=key[1], shapes=len(key) == 4)
+            path = compiled(graph_with_masks(self, arguments, way=key[1], shapes=len(key) == 4))
         except Untraceable:
-            if len(key) == 4:
+            if key[1] == FLEX:  # what it cannot do, such as dropout, is done explicitly
+                path = self._prepare(arguments, EXPLICIT)
+            elif len(key) == 4:
                 raise
-            self._paths[key] = BY_SHAPE
-            return self._add_path((*key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments))), arguments)
-        self._paths[key] = path = compiled(graph)
+            else:
+                self._paths[key] = BY_SHAPE
+                return self._add_path((*key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments))), arguments)
+        self._paths[key] = path
         return path
 
     def __reduce_ex__(self, protocol: int) -> tuple:
@@ -259,14 +323,13 @@ class Rewritten:
 
 
 class Reporting:
-    """What the generated subclass of a model has: the masks' scalars are named in timm's no_weight_decay."""
+    """What the generated subclass of a model has: Gaussians computed together, and scalars that are not decayed."""
 
     _base: type[nn.Module]
+    spatial_sites: list
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that timm's optimisers leave undecayed: the model's own and the masks' scalars."""
-        from .masks import no_decay
-
         own = self._base.no_weight_decay(self) if hasattr(self._base, "no_weight_decay") else ()
         return {*own, *no_decay(self)}
 
@@ -278,8 +341,7 @@ class Reporting:
 def subclass(base: type[nn.Module], mixin: type) -> type[nn.Module]:
     """The generated subclass of a class."""
     names = {"_base": base, "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    if mixin is Rewritten:
-        names["forward"] = _forward_like(base.forward)
+    names["forward"] = _forward_like(base.forward) if mixin is Rewritten else _forward_together(base.forward)
     return type(base.__name__, (mixin, base), names)
 
 
@@ -293,6 +355,20 @@ def _forward_like(forward: Callable) -> Callable:
     names = ", ".join(p.name for p in parameters)
     exec(f"def forward(self, {', '.join(heads)}):\n    return self._run(({names},))", defaults)
     return defaults["forward"]
+
+
+def _forward_together(forward: Callable) -> Callable:
+    """A model's forward, during which its Gaussian masks are computed together."""
+
+    @wraps(forward)
+    def whole(self, *args, **kwargs):
+        if torch.compiler.is_compiling():
+            return forward(self, *args, **kwargs)
+        masks = (site.mask for site in getattr(self, "spatial_sites", ()))
+        with computed_together(mask for mask in masks if isinstance(mask, GaussianMask)):
+            return forward(self, *args, **kwargs)
+
+    return whole
 
 
 def _blank(base: type[nn.Module], mixin: type) -> nn.Module:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn as nn
 
-from .errors import unknown
+from .errors import first_line, unknown
 from .geometry import Grid, grid_of, unrolled_order
 from .masks import KINDS, SpatialMask
 from .probe import Call, Found, at_rest, softmax_callers, spatial_products
 from .rewrite import CHILD, Product, Reporting, Rewritten, _Paths, subclass
+from .ways import FLEX, FUSED, avoiding
 
 PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
 
@@ -50,7 +52,11 @@ def attach(
     `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only
     where the model does not tell the image size it was built for.
     """
-    build, name = _builder(mask, options)
+    with torch.inference_mode(False):  # else the masks could never be trained
+        return _attach(getattr(model, "_orig_mod", model), *_builder(mask, options), only, img_size)
+
+
+def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size: int | Grid | None) -> list[Site]:
     size = _image_size(model, img_size)
     image = _image(model, size)
     places, reasons = [], []
@@ -72,26 +78,22 @@ def attach(
             )
 
     made = [_made(build, model, *place).to(image.device) for place in places]
-    sites = []
-    for (call, product, grid, key_grid, prefix), built in zip(places, made, strict=True):
-        _put(call, product, name, built)
-        sites.append(Site(call.name, grid, key_grid, prefix, product.heads, built))
-    if not isinstance(model, Reporting):
-        model.__class__ = subclass(type(model), Reporting)
-    try:
+    with _all_or_nothing(model, [call.module for call, *_ in places]):
+        sites = []
+        for (call, product, grid, key_grid, prefix), built in zip(places, made, strict=True):
+            _put(call, product, name, built)
+            sites.append(Site(call.name, grid, key_grid, prefix, product.heads, built))
+        if not isinstance(model, Reporting):
+            model.__class__ = subclass(type(model), Reporting)
         _ready([call for call, *_ in places])
-    except Exception:
-        detach(model)
-        raise
-    sites = _mark_unreached(model, image, sites)
-    features = getattr(model, "forward_features", model)
-    if not any(site.reaches_output or _reaches(model, features, image, site) for site in sites):
-        detach(model)
-        raise ValueError(
-            f"{type(model).__name__} has no spatial self-attention to put a mask on "
-            f"({sites[0].name}: its patch rows are never read)"
-        )
-    model.spatial_sites = [*getattr(model, "spatial_sites", ()), *sites]
+        sites = _mark_unreached(model, image, sites)
+        features = getattr(model, "forward_features", model)
+        if not any(site.reaches_output or _reaches(model, features, image, site) for site in sites):
+            raise ValueError(
+                f"{type(model).__name__} has no spatial self-attention to put a mask on "
+                f"({sites[0].name}: its patch rows are never read)"
+            )
+        model.spatial_sites = [*getattr(model, "spatial_sites", ()), *sites]
     return sites
 
 
@@ -109,16 +111,19 @@ def detach(model: nn.Module) -> nn.Module:
     """Takes all masks off again: classes, attributes and attention paths are as they were."""
     for module in list(model.modules()):
         if isinstance(module, Rewritten):
-            if module._fused_before is not None:
-                module.fused_attn = module._fused_before
-            delattr(module, CHILD)
-            for attribute in ("_sites", "_paths", "_fused_before"):
-                delattr(module, attribute)
-            module.__class__ = module._base
+            _strip(module)
     if isinstance(model, Reporting):
         model.__class__ = model._base
         vars(model).pop("spatial_sites", None)
     return model
+
+
+def _strip(module: nn.Module) -> None:
+    """Takes the masks of one attention off, and what came with them."""
+    for attribute in (CHILD, "_sites", "_paths"):
+        delattr(module, attribute)
+    if isinstance(module, Rewritten):
+        module.__class__ = module._base
 
 
 # ---- finding the places ---------------------------------------------------------------------------------------------
@@ -131,7 +136,7 @@ def _spatial(model: nn.Module, image: torch.Tensor) -> list[Found]:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"{type(model).__name__} does not run on images of {tuple(image.shape[1:])}, the size it reports: pass "
-            f"attach(..., img_size=) with the size it was built for ({str(error).splitlines()[0]})"
+            f"attach(..., img_size=) with the size it was built for ({first_line(error)})"
         ) from error
     for call in calls:
         if isinstance(call.module, Rewritten):  # its products are known from the first mask
@@ -191,7 +196,14 @@ def _image(model: nn.Module, size: Grid) -> torch.Tensor:
     stem = dict(model.named_modules()).get(str(cfg.get("first_conv")))
     # a stem may see more channels than the image has: TResNet's pixels of 4 x 4 stand side by side
     channels = getattr(model, "in_chans", None) or getattr(stem, "in_channels", cfg.get("input_size", (3,))[0])
-    like = next(p for p in model.parameters() if p.is_floating_point())
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if like is None:
+        raise ValueError(f"{type(model).__name__} has no parameters: expected a vision transformer")
+    for name, each in model.named_parameters():  # places are found by following NaN
+        if each.is_floating_point() and not each.isfinite().all():
+            raise ValueError(
+                f"{name} of {type(model).__name__} is not finite: expected weights without NaN and infinity"
+            )
     return torch.rand(2, channels, *size, device=like.device, dtype=like.dtype)
 
 
@@ -256,29 +268,46 @@ def _masks_in(module: nn.Module) -> list[str]:
 def _put(call: Call, product: Product, name: str, mask: nn.Module) -> None:
     module = call.module
     if not isinstance(module, Rewritten):
-        module._sites, module._fused_before = [], getattr(module, "fused_attn", None)
+        kind = subclass(type(module), Rewritten)
+        module._sites, module._paths = [], _Paths()
         module.add_module(CHILD, nn.ModuleDict())
-        module.__class__ = subclass(type(module), Rewritten)
+        module.__class__ = kind
     masks = getattr(module, CHILD)
     key = name if name not in masks else f"{name}-{product.ordinal}"  # several products in one module
     masks[key] = mask
     module._sites = [*module._sites, (product, key)]
     module._paths = _Paths()
-    if module._fused_before is not None:
-        module.fused_attn = module._fused_before and all(
-            getattr(each, "additive", False) and place.head_dim
-            for (place, _), each in zip(module._sites, masks.values(), strict=True)
-        )
+
+
+@contextmanager
+def _all_or_nothing(model: nn.Module, modules: list[nn.Module]) -> Iterator[None]:
+    """Whatever fails inside, model and modules are as they were, earlier masks included."""
+    earlier = {module: (module._sites, list(getattr(module, CHILD))) for module in modules if hasattr(module, CHILD)}
+    reporting = isinstance(model, Reporting)
+    try:
+        yield
+    except BaseException:
+        for module in modules:
+            if module in earlier:
+                module._sites, names = earlier[module]
+                for name in [name for name in getattr(module, CHILD) if name not in names]:
+                    del getattr(module, CHILD)[name]
+                module._paths = _Paths()
+            elif hasattr(module, CHILD):
+                _strip(module)
+        if isinstance(model, Reporting) and not reporting:
+            model.__class__ = model._base
+        raise
 
 
 def _ready(calls: Iterable[Call]) -> None:
-    """Builds the graphs for training and evaluation now, so that torch.compile finds them."""
+    """Builds the graphs for training and evaluation on any device now, so that torch.compile finds them."""
     for call in {id(call.module): call for call in calls}.values():
         mode = call.module.training
         for training in (True, False):
             call.module.training = training
             with torch.no_grad():
-                call.module._prepare(call.arguments)
+                call.module._prepare_everywhere(call.arguments)
         call.module.training = mode
 
 
@@ -306,7 +335,7 @@ def _reaches(model: nn.Module, run: Callable[[torch.Tensor], object], image: tor
 
     handle = site.mask.register_forward_hook(poison)
     try:
-        with at_rest(model):
+        with at_rest(model), avoiding(FUSED, FLEX):  # they do not call the mask
             output = run(image)
     finally:
         handle.remove()

@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from .probe import at_rest
-from .rewrite import FUSED
+from .rewrite import FUSED_CALLS
 from .tracing import tensors_of
 
 ALL = slice(None)
@@ -140,7 +140,7 @@ class _FirstScores(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = args[0] if func is F.group_norm else func(*args, **(kwargs or {}))
-        scores = result if func in PRODUCTS else args[0] @ args[1].transpose(-2, -1) if func in FUSED else None
+        scores = result if func in PRODUCTS else args[0] @ args[1].transpose(-2, -1) if func in FUSED_CALLS else None
         if scores is not None and tuple(scores.shape[-2:]) == self.size and not len(self.scores):
             self.scores = scores
         return result

@@ -11,6 +11,8 @@ import torch
 import torch.nn as nn
 from torch import fx
 
+from .errors import first_line
+
 TENSOR = "tensor"  # stands for a tensor in the pattern of a call's arguments
 
 
@@ -70,7 +72,7 @@ def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool =
             except _Question as question:
                 answers.append(question.answer(module, tracer.graph, tensors))
     except Exception as error:
-        raise Untraceable(f"torch.fx cannot trace {own.__name__}: {str(error).splitlines()[0]}") from error
+        raise Untraceable(f"torch.fx cannot trace {own.__name__}: {first_line(error)}") from error
     finally:
         module.__class__ = own
         for name in plain:

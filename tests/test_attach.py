@@ -268,7 +268,7 @@ class FusedKernel:
 
 def test_a_bias_on_the_fused_path_equals_the_explicit_one(monkeypatch):
     """The path CUDA takes, run on the CPU: the bias goes into the fused kernel's attention mask."""
-    from gmmvit import rewrite
+    from gmmvit import rewrite, ways
 
     for family in ("vit", "swin", "pit"):
         model, image = small(family)
@@ -278,14 +278,14 @@ def test_a_bias_on_the_fused_path_equals_the_explicit_one(monkeypatch):
         gmmvit.attach(model, "gab", share_heads=False)
         model.eval()
         explicit = model(image)
-        monkeypatch.setattr(rewrite, "fused_is_faster", lambda query: True)
+        monkeypatch.setitem(ways.TABLE, "cpu", {"additive": [[0, "fused"]]})
         kernel = FusedKernel(F.scaled_dot_product_attention)
         monkeypatch.setattr(F, "scaled_dot_product_attention", kernel)
         twin = copy.deepcopy(model)
         for module in twin.modules():
             if hasattr(module, "_paths"):
                 module._paths.clear()
-        monkeypatch.setattr(rewrite, "FUSED", {kernel.original})
+        monkeypatch.setattr(rewrite, "FUSED_CALLS", {kernel.original})
         fused = twin(image)
         monkeypatch.undo()
         assert kernel.calls and torch.allclose(fused, explicit, atol=1e-4 * explicit.std().item())
@@ -306,3 +306,93 @@ def test_bad_input_gets_a_sentence():
     with pytest.raises(ValueError, match=r"does not run on images of \(3, 224, 224\).*img_size="):
         gmmvit.attach(gcvit, "gmm")
     assert not gmmvit.masks_of(gcvit)
+
+
+class Fickle(nn.Module):
+    """An attention mask of a user that fails in one way or another."""
+
+    def __init__(self, failure):
+        super().__init__()
+        self.failure, self.factor = failure, nn.Parameter(torch.ones(()))
+
+    def forward(self, scores):
+        if self.failure == "raises":
+            raise RuntimeError("a mask of one's own failed")
+        if self.failure == "bare assert":
+            assert scores is None
+        return {"shape": scores[..., :1], "none": None}[self.failure]
+
+
+def state_of(model):
+    classes = {name: (type(module), sorted(vars(module))) for name, module in model.named_modules()}
+    return classes, list(model.state_dict())
+
+
+@pytest.mark.parametrize("failure", ("raises", "bare assert", "shape", "none"))
+@pytest.mark.parametrize("before", (None, "gab"))
+def test_a_mask_that_fails_leaves_the_model_as_it_was(failure, before):
+    model, image = small()
+    if before:
+        gmmvit.attach(model, before)
+    model.eval()
+    expected, state, masks = model(image), state_of(model), gmmvit.masks_of(model)
+    with pytest.raises(Exception):  # noqa: B017  each of its own kind
+        gmmvit.attach(model, lambda grid, heads, **place: Fickle(failure))
+    assert state_of(model) == state and gmmvit.masks_of(model) == masks
+    assert torch.equal(model(image), expected)
+    gmmvit.attach(model, "gmm")
+
+
+def test_an_attention_that_cannot_be_rewritten_leaves_the_layers_before_it_alone():
+    model, image = small()
+
+    class AnyArguments(type(model.blocks[1].attn)):
+        def forward(self, x, *args, **kwargs):
+            return super().forward(x)
+
+    model.blocks[1].attn.__class__ = AnyArguments
+    model.eval()
+    expected, state = model(image), state_of(model)
+    with pytest.raises(ValueError, match="takes a variable number of arguments"):
+        gmmvit.attach(model, "gmm")
+    assert state_of(model) == state and torch.equal(model(image), expected)
+
+
+def test_a_model_that_cannot_have_masks_gets_a_sentence():
+    with pytest.raises(ValueError, match="Sequential has no parameters"):
+        gmmvit.attach(nn.Sequential(nn.ReLU()), "gmm")
+    model, image = small()
+    model.blocks[0].attn.qkv.weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="blocks.0.attn.qkv.weight .*is not finite"):
+        gmmvit.attach(model, "gmm")
+    compiled = torch.compile(small()[0])
+    assert len(gmmvit.attach(compiled, "gmm")) == 3 and len(gmmvit.masks_of(compiled._orig_mod)) == 3
+
+
+def test_masks_that_are_attached_in_inference_mode_can_be_trained():
+    model, image = small()
+    with torch.inference_mode():
+        sites = gmmvit.attach(model, "gmm")
+    model.train()(image).square().sum().backward()
+    assert sites[0].mask.alpha.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "mask, option, value",
+    (
+        ("gmm", "sigma_init", (float("nan"), 1.0)),
+        ("gmm", "alpha_init", (0.0, float("inf"))),
+        ("elm", "init", float("nan")),
+        ("gab", "sigma", float("nan")),
+        ("gab", "sigma", "5"),
+        ("gab", "amplitude", float("inf")),
+        ("gab", "amplitude", 1e300),
+        ("gmm", "kernels", 4611686018427387904),
+    ),
+)
+def test_an_option_that_makes_no_mask_is_refused(mask, option, value):
+    model, _ = small()
+    state = state_of(model)
+    with pytest.raises(ValueError, match=option):
+        gmmvit.attach(model, mask, **{option: value})
+    assert state_of(model) == state

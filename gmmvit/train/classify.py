@@ -88,14 +88,15 @@ class Classification:
         source = self.sources[split]
         mine = np.arange(self.world.rank, len(source), self.world.size)
         groups = [mine[at : at + EVALUATION_BATCH] for at in range(0, len(mine), EVALUATION_BATCH)]
-        sums = torch.zeros(4, dtype=torch.float64)
+        found = []  # of each batch, left on the device until the last one
         for images, labels in stream(source, self.augmentation(train=False), groups, workers=self.workers):
             images, labels = images.to(self.world.device), labels.to(self.world.device)
             logits = model(images).float()
             top = logits.topk(min(5, self.dataset.classes), dim=1).indices == labels[:, None]
             loss = F.cross_entropy(logits, labels, reduction="sum")
-            sums += torch.stack([loss, top[:, 0].sum(), top.sum(), torch.tensor(len(labels))]).double().cpu()
-        loss, top1, top5, count = self.world.total(sums).tolist()
+            found.append(torch.stack([loss, top[:, 0].sum(), top.sum()]))
+        sums = torch.stack(found).cpu().double().sum(0)
+        loss, top1, top5, count = self.world.total(torch.cat([sums, sums.new_tensor([len(mine)])])).tolist()
         scores = {"loss": round(loss / count, 6), "top1": round(100 * top1 / count, 4)}
         return scores | ({"top5": round(100 * top5 / count, 4)} if self.dataset.classes > 10 else {})
 

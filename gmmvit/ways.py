@@ -1,0 +1,82 @@
+"""How a masked attention is computed: the explicit product, torch's fused kernel with a bias, or FlexAttention.
+
+Which one is taken is a table of this file's neighbour, ways.toml: for each kind of device and of mask, from how many
+keys on. `gmmvit bench masks --device cuda --ways` measures and fills it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .masks import SpatialMask
+
+EXPLICIT, FUSED, FLEX = "explicit", "fused", "flex"
+TABLE: dict[str, dict[str, list]] = tomllib.loads((files(__package__) / "ways.toml").read_text())
+_AVOIDED: list[str] = []  # ways not to be taken for a while
+
+
+def best_way(device: str, additive: bool, keys: int) -> str:
+    """The way for masks on so many keys; a device that is not in the table takes the explicit product."""
+    steps = TABLE.get(device, {}).get("additive" if additive else "multiplicative", ())
+    way = next((name for least, name in reversed(steps) if keys >= least), EXPLICIT)
+    if way == FLEX and torch.are_deterministic_algorithms_enabled():  # its kernels add a mask's gradient up by atomics
+        way = EXPLICIT
+    return EXPLICIT if way in _AVOIDED else way
+
+
+@contextmanager
+def avoiding(*ways: str) -> Iterator[None]:
+    """Takes the explicit product instead of these ways, for a while."""
+    before = len(_AVOIDED)
+    _AVOIDED.extend(ways)
+    try:
+        yield
+    finally:
+        del _AVOIDED[before:]
+
+
+def flexed(
+    query: torch.Tensor,  # (B, heads, Nq, d)
+    key: torch.Tensor,
+    value: torch.Tensor,
+    masks: Sequence[SpatialMask],
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """softmax(M * (scale Q K^T) + attn_mask) V without an N x N map in memory; the masks act in their order."""
+    for mask in masks:
+        mask.check((*query.shape[:-1], key.shape[-2]))
+    weights = [(mask.full_weight(), mask.additive) for mask in masks]  # (heads or 1, Nq, Nk) each
+    if torch.is_autocast_enabled(query.device.type):
+        low = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(low), key.to(low), value.to(low)
+
+    def score_mod(score, b, h, i, j):
+        for weight, additive in weights:
+            each = weight[h if weight.shape[0] > 1 else 0, i, j]
+            score = score + each if additive else score * each
+        if attn_mask is not None:
+            score = score + attn_mask[b if attn_mask.shape[0] > 1 else 0, h if attn_mask.shape[1] > 1 else 0, i, j]
+        return score
+
+    return _kernel(query.device.type)(query, key, value, score_mod=score_mod, scale=scale)
+
+
+def _kernel(device: str) -> Callable:
+    """FlexAttention, compiled where it runs by itself: un-compiled it is the explicit product again."""
+    from torch.nn.attention.flex_attention import flex_attention  # which imports the compiler: seconds
+
+    return flex_attention if device == "cpu" or torch.compiler.is_compiling() else _compiled(flex_attention)
+
+
+@cache
+def _compiled(kernel: Callable) -> Callable:
+    return torch.compile(kernel, dynamic=False)
