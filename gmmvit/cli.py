@@ -163,15 +163,20 @@ def train(arguments: argparse.Namespace) -> None:
 
 def plan(arguments: argparse.Namespace) -> None:
     """Prints what the rows of a profile cost."""
+    from .hours import ASSUMED, measured
     from .params import read
     from .plan import plan as cost_of
     from .plan import plan_table
+    from .project import reports
+    from .results import runs
 
     params = read(arguments.params)
-    print(table(*plan_table(cost_of(params.rows, arguments.speed))))
-    print(
-        f"profile {params.profile}; hours on a device that trains {arguments.speed:g} images/s of the plain 2.7 M vit"
-    )
+    found = cost_of(params.rows, arguments.speed)
+    print(table(*plan_table(found)))
+    print(f"profile {params.profile}; hours where {arguments.speed:g} images/s of the plain 2.7 M vit are trained")
+    for line in measured(runs(reports(params.profile)), found.work, found.vit):
+        print(line)
+    print(ASSUMED)
 
 
 def results(arguments: argparse.Namespace) -> None:

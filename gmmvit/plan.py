@@ -1,4 +1,4 @@
-"""What rows cost before they run: runs, images, FLOPs, and hours on a device of a given speed."""
+"""What rows cost before they run: runs, images, FLOPs, hours on a device of a given speed and on an A100."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 from types import ModuleType
 
 from .checks import BadRow, problems
+from .hours import a100_speed
 from .rows import Row, split_counts, unmasked_model
 
 FORWARD, TRAINING = 2, 6  # FLOPs of a MAC: a product and a sum; a training step costs three forward passes
@@ -26,12 +27,15 @@ class Line:
     evaluated: int = 0  # images seen in evaluation
     flops: int = 0
     hours: float = 0.0
+    gpu_hours: float = 0.0  # of an A100, as gmmvit.hours assumes it
 
 
 @dataclass(frozen=True)
 class Plan:
     lines: tuple[Line, ...]
     total: Line
+    vit: int  # MACs of the plain vit
+    work: dict[str, float]  # images that the plain vit would train on in the time of a row
 
 
 def plan(rows: Mapping[str, Row], images_per_second: float = 350.0) -> Plan:
@@ -40,20 +44,24 @@ def plan(rows: Mapping[str, Row], images_per_second: float = 350.0) -> Plan:
         raise ValueError(f"images_per_second: expected a speed above 0, got {images_per_second!r}")
     if wrong := [f"row {name}: {problem}" for name, row in rows.items() for problem in problems(row)]:
         raise BadRow("\n".join([f"{len(wrong)} problems in the rows to plan:", *wrong]))
-    macs = _Macs()
-    speed = images_per_second * TRAINING * macs.of(Row("cifar10", "vit"))  # FLOP/s
-    costs: dict[tuple[str, ...], list[tuple[int, int, int]]] = {}
+    macs, work = _Macs(), {}
+    vit = macs.of(Row("cifar10", "vit"))
+    costs: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
     for row in rows.values():
         trained, evaluated = images_seen(row)
         flops = (TRAINING * trained + FORWARD * evaluated) * macs.of(row)
-        costs.setdefault((row.dataset, row.model, row.mask, row.recipe), []).append((trained, evaluated, flops))
-    lines = tuple(_line(group, runs, speed) for group, runs in costs.items())
-    return Plan(lines, _line(("total", "", "", ""), [run for runs in costs.values() for run in runs], speed))
+        work[row.name] = flops / (TRAINING * vit)
+        hours = work[row.name] / images_per_second / 3600
+        gpu_hours = flops / a100_speed(row.recipe_settings.precision, macs.of(row)) / 3600
+        group = row.dataset, row.model, row.mask, row.recipe
+        costs.setdefault(group, []).append((1, trained, evaluated, flops, hours, gpu_hours))
+    lines = tuple(_line(group, runs) for group, runs in costs.items())
+    total = _line(("total", "", "", ""), [run for runs in costs.values() for run in runs])
+    return Plan(lines, total, vit, work)
 
 
-def _line(group: tuple[str, ...], runs: list[tuple[int, int, int]], speed: float) -> Line:
-    trained, evaluated, flops = (sum(column) for column in zip(*runs, strict=True)) if runs else (0, 0, 0)
-    return Line(*group, len(runs), trained, evaluated, flops, flops / speed / 3600)
+def _line(group: tuple[str, ...], runs: list[tuple[float, ...]]) -> Line:
+    return Line(*group, *(sum(column) for column in zip(*runs, strict=True)))
 
 
 def images_seen(row: Row) -> tuple[int, int]:
@@ -91,8 +99,8 @@ def _dense() -> ModuleType:
 def plan_table(plan: Plan) -> tuple[list[tuple[object, ...]], tuple[str, ...]]:
     """Rows and head for gmmvit.cli.table, the total last."""
     rows = []
-    for *group, runs, trained, evaluated, flops, hours in map(astuple, (*plan.lines, plan.total)):
+    for *group, runs, trained, evaluated, flops, hours, gpu_hours in map(astuple, (*plan.lines, plan.total)):
         millions = (f"{images / 1e6:,.2f}" for images in (trained, evaluated))
-        rows.append((*group, f"{runs:,}", *millions, f"{flops / 1e15:,.3f}", f"{hours:,.1f}"))
-    head = ("data set", "model", "mask", "recipe", "runs", "trained M", "evaluated M", "PFLOPs", "hours")
+        rows.append((*group, f"{runs:,}", *millions, f"{flops / 1e15:,.3f}", f"{hours:,.1f}", f"{gpu_hours:,.1f}"))
+    head = ("data set", "model", "mask", "recipe", "runs", "trained M", "evaluated M", "PFLOPs", "hours", "A100 hours")
     return rows, head
