@@ -69,7 +69,7 @@ def test_runs_of_detection_and_segmentation_depend_on_their_own_modules_too(tmp_
     assert {dep for dep in plain["deps"] if "dense" in dep} == {"gmmvit/dense/__init__.py", "gmmvit/dense/recipes.py"}
     assert stage["params"] == ["dense_rows.${key}"] and stage["cmd"] == plain["cmd"] and stage["outs"] == plain["outs"]
     drawn = set(map(str, listed(STAGES["data_dense"]["do"])[1])) - {"gmmvit/data"}
-    assert drawn == {f"gmmvit/dense/{name}.py" for name in ("ade", "coco", "room", "shapes")}
+    assert drawn == {f"gmmvit/dense/{name}.py" for name in ("ade", "coco", "outlines", "room", "shapes")}
 
 
 @pytest.mark.parametrize("name", [*NOTEBOOKS, "report"])
@@ -189,6 +189,18 @@ def test_the_colour_of_a_plot_trains_nothing_anew(at_rest):
     stale = repro(at_rest, "--dry", "main_results@tiny")
     plots.write_text(text)
     assert stale == {"main_results@tiny"}
+
+
+@pytest.mark.slow
+def test_altered_images_stop_the_rows_that_need_them(at_rest):
+    images = at_rest / "data" / "cifar10-mini" / "train.webp"
+    content = images.read_bytes()
+    images.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    process = start(at_rest, "dvc", "repro", "run@tiny-a")
+    said, _ = process.communicate(timeout=300)
+    images.write_bytes(content)
+    assert process.returncode != 0 and ran(said) == {"data@cifar10-mini"}
+    assert "cifar10-mini" in said and "run@tiny-a" not in ran(said)
 
 
 @pytest.mark.slow

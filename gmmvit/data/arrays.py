@@ -11,8 +11,14 @@ from pathlib import Path
 import numpy as np
 from torchvision.datasets.folder import pil_loader
 
+from . import sums
 from .places import MARKER, record_of, write_json
 from .sets import DataSet
+
+FILES = (
+    *(f"{split}_{part}.npy" for split in ("train", "test") for part in ("images", "labels")),
+    *("train.webp", "test.webp", "labels.json", MARKER),  # of the embedded sample
+)
 
 
 @dataclass(frozen=True)
@@ -66,9 +72,9 @@ def sum_of(array: np.ndarray) -> str:
 def seal(dataset: DataSet, folder: Path, source: str) -> None:
     """Check what was laid out and write its record, which is what makes the set count as present."""
     splits = {split: Arrays(folder, split) for split in dataset.counts}
-    sums = {f"{s}_{part}": sum_of(getattr(splits[s], part)) for s in splits for part in ("images", "labels")}
-    record = {"name": dataset.name, "source": source, "counts": {s: len(splits[s]) for s in splits}, "sha256": sums}
-    if wrong := problems(dataset, folder, record, deep=False) + differing(dataset.sums, sums):
+    found = {f"{s}_{part}": sum_of(getattr(splits[s], part)) for s in splits for part in ("images", "labels")}
+    record = {"name": dataset.name, "source": source, "counts": {s: len(splits[s]) for s in splits}, "sha256": found}
+    if wrong := problems(dataset, folder, record, deep=False) + differing(dataset.sums, found):
         raise ValueError(f"{dataset.name} from {source}: " + "; ".join(wrong))
     record["bytes"] = sum(path.stat().st_size for path in folder.iterdir() if path.name != MARKER)
     write_json(folder / MARKER, record)
@@ -81,7 +87,7 @@ def problems(dataset: DataSet, folder: Path, record: dict, deep: bool) -> list[s
         arrays = Arrays(folder, split)
         try:
             images, labels = arrays.images, arrays.labels
-        except (OSError, EOFError, ValueError) as error:  # missing, or cut off before its declared end
+        except (OSError, EOFError, LookupError, OverflowError, TypeError, ValueError) as error:  # missing or cut off
             wrong.append(f"the {split} arrays in {folder} cannot be read ({error})")
             continue
         expected = (count, dataset.size, dataset.size, 3)
@@ -94,24 +100,31 @@ def problems(dataset: DataSet, folder: Path, record: dict, deep: bool) -> list[s
                 f"{split} should have the classes 0 to {dataset.classes - 1}, but {present} occur, up to {labels.max()}"
             )
         if deep:
-            sums = {f"{split}_{part}": sum_of(getattr(arrays, part)) for part in ("images", "labels")}
-            wrong += differing({name: record["sha256"].get(name) for name in sums}, sums)
+            found = {f"{split}_{part}": sum_of(getattr(arrays, part)) for part in ("images", "labels")}
+            known = (record.get("sha256") or {}) | dataset.sums
+            wrong += differing({name: known.get(name) for name in found}, found)
     return wrong
 
 
-def differing(expected: dict[str, str], sums: dict[str, str]) -> list[str]:
+def differing(expected: dict[str, str], found: dict[str, str]) -> list[str]:
     """A sentence for each array whose checksum is not the expected one."""
     return [
-        f"{name} has the sha256 {sums[name][:12]}…, not {str(wanted)[:12]}…: it was altered or is not the official data"
+        f"{name} has the sha256 {found[name][:12]}…, not {str(wanted)[:12]}…: "
+        "it was altered or is not the official data"
         for name, wanted in expected.items()
-        if sums[name] != wanted
+        if found[name] != wanted
     ]
 
 
 def open_arrays(dataset: DataSet, folder: Path) -> dict[str, Arrays]:
-    """{split: Arrays} of a laid-out set; a ValueError says what is wrong with it."""
-    if wrong := problems(dataset, folder, record_of(folder), deep=False):
+    """{split: Arrays} of a laid-out set, every byte of it read if a file has another size or time than when it was
+    last right; a ValueError says what is wrong with it."""
+    now = sums.stats(folder, FILES)
+    deep = len(sums.new(folder, now)) > 0
+    if wrong := problems(dataset, folder, record_of(folder), deep):
         raise ValueError(
             f"{dataset.name} is damaged: {'; '.join(wrong)}. `gmmvit data {dataset.name}` mends what it can"
         )
+    if deep:
+        sums.remember(folder, now)
     return {split: Arrays(folder, split) for split in dataset.counts}

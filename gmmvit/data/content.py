@@ -6,15 +6,16 @@ import hashlib
 
 from .files import INDEX, SPLIT
 from .places import folder_of, record_of
+from .sums import SUMS
 
 
 def content(name: str) -> dict:
-    """{name, counts, sha256} of a set that is there: of its arrays, or of the index and the split of its files."""
+    """{name, counts, sha256} of a set that is there: of its arrays, or of its index, split and sums."""
     folder = folder_of(name)
     record = record_of(folder)
     sums = record.get("sha256") or {
         part: hashlib.sha256((folder / part).read_bytes()).hexdigest()
-        for part in (INDEX, SPLIT)
+        for part in (INDEX, SPLIT, SUMS)
         if (folder / part).is_file()
     }
     return {"name": name, "counts": record["counts"], "sha256": sums}

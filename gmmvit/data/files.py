@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from . import sums
 from .images import Files, verify_images
 from .places import MARKER, record_of, root, write_json
 from .sets import DataSet
@@ -55,6 +56,8 @@ def seal(dataset: DataSet, folder: Path, listing: Listing, source: str) -> None:
     sizes = [os.path.getsize(listing.home / name) for _, name in everything]
     rows = [f"{label}\t{size}\t{name}\n" for (label, name), size in zip(everything, sizes, strict=True)]
     (folder / INDEX).write_text("".join(rows))
+    names = [name for _, name in everything]
+    sums.write(folder, names, sums.sums(listing.home, names, dataset.name))
     if dataset.pooled:
         write_json(folder / SPLIT, resplit([name for _, name in everything]))
     record = {"name": dataset.name, "source": source, "home": os.path.relpath(listing.home, root())}
@@ -91,7 +94,7 @@ def _read_index(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
 def problems(dataset: DataSet, folder: Path) -> list[str]:
     """What is wrong with an indexed set, in sentences: files that went or changed, a split that is not the index's."""
     try:
-        names, _, sizes = _read_index(folder)
+        names, labels, sizes = _read_index(folder)
         split = json.loads((folder / SPLIT).read_text()) if dataset.pooled else {}
     except (OSError, ValueError) as error:
         return [f"the index or split in {folder} cannot be read ({error})"]
@@ -105,13 +108,20 @@ def problems(dataset: DataSet, folder: Path) -> list[str]:
         wrong.append(f"{SPLIT} names {len(foreign):,} images that are not in the index, {min(foreign)} for one")
     if dataset.pooled and list(split) != list(SHARES):
         wrong.append(f"{SPLIT} should have the parts {', '.join(SHARES)}, but has {', '.join(split)}")
-    home = home_of(folder)
-    for name, size in zip(names, sizes, strict=True):
-        try:
-            if os.path.getsize(home / name) != size:
-                wrong.append(f"{home / name} is not the file that was checked: its size was {size:,} bytes")
-        except FileNotFoundError:
-            wrong.append(f"{home / name} is missing")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < dataset.classes:
+        wrong.append(
+            f"the index should have the labels 0 to {dataset.classes - 1}, but has {labels.min()} to {labels.max()}"
+        )
+    home, known = home_of(folder), sums.read(folder)
+    if list(known) != names:
+        wrong.append(f"the sums of its files are not kept in {folder / sums.SUMS}")
+    there = sums.stats(home, names)[:, 0]
+    for number in np.flatnonzero(there != sizes):
+        path = home / names[number]
+        was = f"is not the file that was checked: its size was {sizes[number]:,} bytes"
+        wrong.append(f"{path} {'is missing' if there[number] < 0 else was}")
+    if not wrong:
+        wrong = [f"{home / name} was altered: its sha256 is another" for name in sums.altered(folder, home, known)]
     return _first(wrong)
 
 

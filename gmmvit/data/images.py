@@ -36,8 +36,8 @@ def opened(path: Path):
     """A decoded RGB image (PIL); a ValueError names the file that cannot be."""
     try:
         return pil_loader(str(path))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} cannot be decoded ({error})") from error
+    except Exception as error:  # of Pillow, whose every format has its own
+        raise ValueError(f"{path} cannot be decoded ({error or type(error).__name__})") from error
 
 
 def verify_images(paths: Sequence[Path], label: str = "images") -> list[str]:

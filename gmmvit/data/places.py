@@ -152,8 +152,9 @@ def write_json(path: Path, content: object) -> None:
 
 
 def record_of(folder: Path) -> dict | None:
-    """What complete.json says of a laid-out set; None where the set is not there."""
+    """What complete.json says of a laid-out set; None where the set is not there, or the file no such record."""
     try:
-        return json.loads((folder / MARKER).read_text())
+        record = json.loads((folder / MARKER).read_text())
     except (OSError, ValueError):
         return None
+    return record if isinstance(record, dict) and "name" in record else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -9,8 +10,10 @@ from . import arrays, files, official_arrays, official_files
 from .arrays import Arrays
 from .fetch import NotObtained
 from .images import Files
-from .places import alone, folder_of, record_of, staged
+from .places import MARKER, alone, folder_of, record_of, staged
 from .sets import SETS, DataSet, find
+
+SAID = {"arrays": {"counts", "source", "sha256"}, "files": {"counts", "source", "home"}}  # by complete.json
 
 
 class Row(NamedTuple):
@@ -32,7 +35,9 @@ def obtain(name: str) -> dict[str, Arrays | Files]:
     if name not in official_files.LIST and name not in official_arrays.LAY_OUT:
         raise NotObtained(f"expected {name}, whole, in {folder}: it comes with the repository, where git restores it")
     with alone(folder):
-        if _problems(dataset, deep=True):  # still: nobody else has done it while we waited
+        if wrong := _problems(dataset, deep=True):  # still: nobody else has done it while we waited
+            if record_of(folder) is not None:
+                print(f"{name} is laid out anew: {'; '.join(wrong)}", file=sys.stderr)
             try:
                 _lay_out(dataset)
             except FileNotFoundError as error:
@@ -55,8 +60,10 @@ def _lay_out(dataset: DataSet) -> None:
 def load(name: str) -> dict[str, Arrays | Files]:
     """{split: samples} of a set that is there: train and test, and val where the set has been split again."""
     dataset, folder = find(name), folder_of(name)
-    if record_of(folder) is None:
+    if (record := record_of(folder)) is None:
         raise FileNotFoundError(f"{name} is not in {folder}: fetch it with `gmmvit data {name}`")
+    if wrong := _unsaid(dataset, record):
+        raise ValueError(f"{name} is damaged: {wrong}. `gmmvit data {name}` mends what it can")
     return (arrays.open_arrays if dataset.storage == "arrays" else files.open_files)(dataset, folder)
 
 
@@ -65,9 +72,17 @@ def _problems(dataset: DataSet, deep: bool) -> list[str]:
     record = record_of(folder)
     if record is None:
         return [f"not there; `gmmvit data {dataset.name}` fetches it, or says what to do"]
+    if wrong := _unsaid(dataset, record):
+        return [wrong]
     if dataset.storage == "arrays":
         return arrays.problems(dataset, folder, record, deep)
     return files.problems(dataset, folder)
+
+
+def _unsaid(dataset: DataSet, record: dict) -> str:
+    """A sentence where complete.json leaves out what is needed."""
+    lacking = sorted(SAID[dataset.storage] - record.keys())
+    return f"{folder_of(dataset.name) / MARKER} does not say its {' and '.join(lacking)}" if lacking else ""
 
 
 def check(names: Iterable[str] = ()) -> list[Row]:

@@ -18,6 +18,7 @@ from ..data.progress import bar
 
 SPLITS = {"train": "training", "test": "validation"}
 CLASSES = "objectInfo150.txt"
+PLACES = ("images", "annotations", CLASSES)  # of its files
 IGNORED = 255  # of pixels that have no class
 
 
@@ -60,8 +61,8 @@ def numbers(path: Path) -> np.ndarray:
             if file.mode not in ("L", "P"):
                 raise ValueError(f"its mode is {file.mode}, not one number a pixel")
             return np.asarray(file)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{path} cannot be decoded ({error})") from error
+    except Exception as error:  # of Pillow, whose every format has its own
+        raise ValueError(f"{path} cannot be decoded ({error or type(error).__name__})") from error
 
 
 def read_split(home: Path, split: str) -> Ade:
@@ -80,7 +81,7 @@ def problems(home: Path) -> tuple[list[str], list[str]]:
     """What is wrong with a set, by name; every file is looked at. Nothing is left out of its training."""
     try:
         classes = len(class_names(home))
-    except (OSError, KeyError) as error:
+    except (OSError, LookupError, AttributeError, ValueError, csv.Error) as error:  # without a column, or not text
         return [f"{home / CLASSES} cannot be read ({error})"], []
     wrong = []
     for split, folder in SPLITS.items():

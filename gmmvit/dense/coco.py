@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,32 @@ from PIL import Image
 from ..data.images import opened
 from ..data.progress import bar
 from . import need
+from .outlines import far as _far
+from .outlines import mask_problem
 
 SPLITS = {"train": "train2017", "test": "val2017"}
 LAST = f"annotations/instances_{SPLITS['test']}.json"
+PLACES = (*(f"annotations/instances_{folder}.json" for folder in SPLITS.values()), *SPLITS.values())  # of its files
 PARTS = ("images", "annotations", "categories")
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _box(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(type(each) in (int, float) for each in value)
+
+
+FIELDS: dict[str, dict[str, Callable[[object], bool]]] = {  # what each part needs, and whether a value is such
+    "images": {"id": _whole, "file_name": _text, "width": _whole, "height": _whole},
+    "annotations": {"id": _whole, "image_id": _whole, "category_id": _whole, "bbox": _box},
+    "categories": {"id": _whole, "name": _text},
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +92,8 @@ class Coco:
 
 def bitmap(segmentation: list | Mapping, size: tuple[int, int]) -> np.ndarray:
     """The pixels of an object, (H, W) uint8: of polygons, of run lengths, or of compressed run lengths."""
+    if wrong := mask_problem(segmentation, size):
+        raise ValueError(wrong)
     tools = need("pycocotools.mask")
     if isinstance(segmentation, list):
         return tools.decode(tools.merge(tools.frPyObjects(segmentation, *size)))
@@ -108,11 +133,14 @@ def problems(home: Path) -> tuple[list[str], list[str]]:
         path = home / "annotations" / f"instances_{folder}.json"
         try:
             content = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             wrong.append(f"{path} cannot be read ({error})")
             continue
         if absent := [part for part in PARTS if not isinstance(content, dict) or part not in content]:
             wrong.append(f"{path}: expected {', '.join(PARTS)}, but {' and '.join(absent)} is not there")
+            continue
+        if malformed := _malformed(content):
+            wrong += [f"{path.name}: {sentence}" for sentence in malformed]
             continue
         wrong += _image_problems(home / folder, content["images"])
         bad, flat = _annotation_problems(content)
@@ -121,41 +149,64 @@ def problems(home: Path) -> tuple[list[str], list[str]]:
     return wrong, left_out
 
 
-def _image_problems(folder: Path, images: Sequence[Mapping]) -> list[str]:
+def _malformed(content: Mapping) -> list[str]:
+    """A sentence for each entry that is not what the format says, and for each number that two entries share."""
     wrong = []
-    for image in bar(images, desc=f"looking at {folder.name}", unit="image"):
-        path = folder / image["file_name"]
-        try:
-            with Image.open(path) as file:
-                size = file.size
-        except FileNotFoundError:
-            wrong.append(f"{path} is missing")
-        except OSError as error:
-            wrong.append(f"{path} cannot be decoded ({error})")
-        else:
-            if size != (image["width"], image["height"]):
-                wrong.append(f"{path} is {size[0]} x {size[1]}, not {image['width']} x {image['height']} as annotated")
+    for part, fields in FIELDS.items():
+        entries = content[part]
+        if not isinstance(entries, list):
+            return [f"{part}: expected a list, got {type(entries).__name__}"]
+        seen = set()
+        for place, entry in enumerate(entries):
+            entry = entry if isinstance(entry, dict) else {}
+            lacking = [name for name, fits in fields.items() if not fits(entry.get(name))]
+            if lacking:
+                wrong.append(f"{part}[{place}]: expected {', '.join(fields)}, but its {lacking[0]} is none")
+            elif entry["id"] in seen:
+                wrong.append(f"{part}[{place}]: another entry has its id {entry['id']} too")
+            seen.add(entry.get("id") if not lacking else None)
     return wrong
 
 
+def _image_problems(folder: Path, images: Sequence[Mapping]) -> list[str]:
+    def problem(image: Mapping) -> str:
+        path, size = folder / image["file_name"], (image["width"], image["height"])
+        if not path.is_file():
+            return f"{path} is missing"
+        try:
+            found = opened(path).size
+        except ValueError as error:
+            return str(error)
+        return "" if found == size else f"{path} is {found[0]} x {found[1]}, not {size[0]} x {size[1]} as annotated"
+
+    with ThreadPoolExecutor() as pool:  # decoding releases the interpreter's lock
+        found = pool.map(problem, images)
+        return [each for each in bar(found, total=len(images), desc=f"decoding {folder.name}", unit="image") if each]
+
+
 def _annotation_problems(content: Mapping) -> tuple[list[str], list[str]]:
-    sizes = {image["id"]: [image["height"], image["width"]] for image in content["images"]}
+    sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
     categories = {category["id"] for category in content["categories"]}
     wrong, left_out = [], []
-    for each in content["annotations"]:
+    for each in bar(content["annotations"], desc="decoding masks", unit="mask"):
         name = f"annotation {each['id']} of image {each['image_id']}"
-        mask = each.get("segmentation")
-        if each["image_id"] not in sizes:
+        size = sizes.get(each["image_id"])
+        if size is None:
             wrong.append(f"{name}: that image is not listed")
         elif each["category_id"] not in categories:
             wrong.append(f"{name}: its category {each['category_id']} is not listed")
-        elif not mask:
+        elif not each.get("segmentation"):
             wrong.append(f"{name} has no mask")
-        elif isinstance(mask, Mapping) and list(mask["size"]) != sizes[each["image_id"]]:
-            rows, columns = sizes[each["image_id"]]
-            wrong.append(f"{name}: its mask is {mask['size'][1]} x {mask['size'][0]}, the image {columns} x {rows}")
-        elif _flat(each["bbox"]):
-            left_out.append(f"{name} has a box without area: {each['bbox']}")
+        elif _far(np.asarray(each["bbox"][:2], float), size):
+            wrong.append(f"{name}: its box {each['bbox']} is far outside the image, {size[1]} x {size[0]}")
+        else:
+            try:
+                bitmap(each["segmentation"], size)
+            except (ValueError, TypeError, MemoryError) as error:
+                wrong.append(f"{name}: {error}")
+                continue
+            if _flat(each["bbox"]):
+                left_out.append(f"{name} has a box without area: {each['bbox']}")
     return wrong, left_out
 
 

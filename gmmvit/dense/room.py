@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..data.places import MARKER, alone, downloads, folder_of, locate, record_of, root, write_json
+from ..data import sums
+from ..data.places import MARKER, alone, downloads, folder_of, locate, record_of, root, scratch, write_json
 from ..data.room import Row
 from ..errors import unknown
 from . import ade, coco, shapes
@@ -60,32 +62,73 @@ def find(name: str) -> DenseSet:
 
 
 def obtain(name: str, say: Callable[[str], None] = print) -> dict[str, coco.Coco | ade.Ade]:
-    """Look at every file of a set and remember that it is whole; {split: samples}. Shapes are drawn first."""
-    with alone(folder_of(find(name).name)):
-        _look_at(find(name), say)
+    """Look at every file of a set, if it is not as it was looked at, and remember that it is whole; {split: samples}.
+
+    Shapes are drawn first, and drawn again where they are not as they were drawn.
+    """
+    dataset, folder = find(name), folder_of(name)
+    with alone(folder):
+        record = record_of(folder)
+        if record is None or (wrong := _changed(name, folder, record)):
+            if dataset.make and record is not None:
+                say(f"{wrong}; they are drawn again")
+                _draw(dataset)
+            _look_at(dataset, say)
     return load(name)
+
+
+def _draw(dataset: DenseSet) -> None:
+    """Draws shapes beside their folder and moves them there, what is made last at the end."""
+    folder = folder_of(dataset.name)
+    with scratch(folder) as drawn:
+        dataset.make(drawn)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARKER).unlink(missing_ok=True)
+        _clear(folder / dataset.last)
+        last = Path(dataset.last).parts[0]
+        for part in sorted(drawn.iterdir(), key=lambda part: part.name == last):
+            _clear(folder / part.name)
+            os.replace(part, folder / part.name)
+
+
+def _clear(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _look_at(dataset: DenseSet, say: Callable[[str], None]) -> None:
     name, folder = dataset.name, folder_of(dataset.name)
     if dataset.make and not (folder / dataset.last).exists():
-        dataset.make(folder)
+        _draw(dataset)
     found = locate(*(f"{home}/annotations" for home in dataset.homes))
     if found is None:
         raise FileNotFoundError(
             f"{name} was not found: put the official files into {downloads() / dataset.homes[0]}, so that "
             "annotations/ lies in it"
         )
-    home = found.parent
-    wrong, left_out = ROOMS[dataset.kind].problems(home)
+    home, kind = found.parent, ROOMS[dataset.kind]
+    now = sums.stats(home, _names(dataset, home))  # before the look, so that what changes meanwhile is looked at again
+    wrong, left_out = kind.problems(home)
+    if wrong and dataset.make:
+        say(f"{name} is drawn again: {wrong[0]}")
+        _draw(dataset)
+        now = sums.stats(home, _names(dataset, home))
+        wrong, left_out = kind.problems(home)
     for sentence in left_out:
         say(f"{name}: {sentence}; left out of training")
     if wrong:
         rest = [f"and {len(wrong) - MOST:,} more"] if len(wrong) > MOST else []
         raise ValueError("\n".join([f"{name} in {home} has {len(wrong):,} problems:", *wrong[:MOST], *rest]))
     folder.mkdir(parents=True, exist_ok=True)
+    names = _names(dataset, home)
+    sums.write(folder, names, sums.sums(home, names, name))
+    sums.remember(folder, now)
     record = {"name": name, "home": os.path.relpath(home, root()), "left_out": left_out}
-    write_json(folder / MARKER, record | _weight(home))
+    write_json(folder / MARKER, record | {"files": len(names), "bytes": int(now[:, 0].sum())})
+
+
+def _names(dataset: DenseSet, home: Path) -> list[str]:
+    """The files of a set, relative to its home."""
+    return list(sums.below(home, ROOMS[dataset.kind].PLACES))
 
 
 def check(names: Iterable[str] = ()) -> list[Row]:
@@ -100,21 +143,14 @@ def check(names: Iterable[str] = ()) -> list[Row]:
             rows.append(Row(name, False, False, 0, "", wrong))
         else:
             wrong = _changed(name, folder, record)
-            rows.append(Row(name, True, not wrong, record["bytes"], record["home"], wrong))
+            rows.append(Row(name, True, not wrong, record.get("bytes", 0), record.get("home", ""), wrong))
     return rows
 
 
 def content(name: str) -> dict:
-    """{name, counts, sha256} of a set that is there: of the names and sizes of its files, and of its annotations."""
-    home = _home(record_of(folder_of(name)))
-    files = sorted(path for path in home.rglob("*") if path.is_file() and path.name != MARKER)
-    listing = "".join(f"{path.relative_to(home).as_posix()} {path.stat().st_size}\n" for path in files)
-    sums = {"files": hashlib.sha256(listing.encode()).hexdigest()}
-    for path in files:
-        if path.suffix in (".json", ".txt"):
-            with open(path, "rb") as file:
-                sums[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"name": name, "counts": {split: len(source) for split, source in load(name).items()}, "sha256": sums}
+    """{name, counts, sha256} of a set that is there: of the sums of its files."""
+    files = {"files": hashlib.sha256((folder_of(name) / sums.SUMS).read_bytes()).hexdigest()}
+    return {"name": name, "counts": {split: len(source) for split, source in load(name).items()}, "sha256": files}
 
 
 def load(name: str) -> dict[str, coco.Coco | ade.Ade]:
@@ -136,22 +172,20 @@ def _home(record: dict) -> Path:
 
 def _changed(name: str, folder: Path, record: dict) -> str:
     """A sentence where a set is not what was looked at."""
-    home = _home(record)
-    now = _weight(home)
-    if all(record[key] == value for key, value in now.items()):
-        return ""
-    return (
-        f"{name} in {home} is not what was looked at: it had {record['files']:,} files of {record['bytes']:,} "
-        f"bytes, and has {now['files']:,} of {now['bytes']:,}. Remove {folder / MARKER} to look again"
-    )
-
-
-def _weight(home: Path) -> dict[str, int]:
-    """Files and bytes below a folder, without the record itself."""
-    sizes = [
-        os.path.getsize(os.path.join(folder, name))
-        for folder, _, names in os.walk(home)
-        for name in names
-        if name != MARKER
-    ]
-    return {"files": len(sizes), "bytes": sum(sizes)}
+    again = f". Remove {folder / MARKER} to look again"
+    if not {"home", "files", "bytes"} <= record.keys():
+        return f"{folder / MARKER} does not say where the files of {name} are{again}"
+    home, known = _home(record), sums.read(folder)
+    names = _names(find(name), home)
+    now = int(sums.stats(home, names)[:, 0].sum())
+    if (len(names), now) != (record["files"], record["bytes"]):
+        return (
+            f"{name} in {home} is not what was looked at: it had {record['files']:,} files of {record['bytes']:,} "
+            f"bytes, and has {len(names):,} of {now:,}{again}"
+        )
+    if list(known) != names:
+        return f"{name} in {home} is not what was looked at: {folder / sums.SUMS} does not list its files{again}"
+    if wrong := sums.altered(folder, home, known):
+        more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+        return f"{name} in {home} is not what was looked at: {wrong[0]} was altered{more}{again}"
+    return ""
