@@ -13,7 +13,7 @@ from torchvision.transforms.v2 import functional as F
 from gmmvit import data
 from gmmvit.data import autoaugment, draws
 from gmmvit.data.augment import augment_one_by_one, flip_and_crop
-from gmmvit.data.erasing import random_erase
+from gmmvit.data.erasing import inside, random_boxes
 from gmmvit.data.threads import one_thread
 
 CIFAR, PETS = data.SETS["cifar10"], data.SETS["pets"]
@@ -124,7 +124,8 @@ def test_normalisation_is_torchvisions():
 def test_erasing_fills_a_quarter_of_the_images_with_the_raw_means():
     count, size = 8_000, 32
     fill = (0.4914, 0.4822, 0.4465)
-    images = random_erase(torch.full((count, 3, size, size), -9.0), seeds(count), fill)
+    erased = inside(random_boxes(seeds(count), size), size)
+    images = torch.where(erased, torch.tensor(fill).view(3, 1, 1), torch.full((count, 3, size, size), -9.0))
     erased = images[:, 0] != -9
     for channel in range(3):
         assert images[:, channel].unique().tolist() == [-9.0, pytest.approx(fill[channel])]
@@ -179,21 +180,21 @@ def test_finetuning_evaluation_is_resize_256_and_centre_crop_224():
 
 def test_transmix_trains_with_a_drawn_interpolation_and_tests_on_nine_tenths():
     """As the public code's configuration has it: resized to 248, and of the square in the middle 224."""
-    transform = data.augmentation("deit-transmix", PETS, train=True).args[0]
+    transform = data.augmentation("deit-transmix", PETS, train=True).raw.args[0]
     crop = transform.transforms[0]
     assert {way.value for way in crop.interpolation} == {"bilinear", "bicubic"}
     image, augment = Image.fromarray(noise(1, 400)[0]), data.augmentation("deit-transmix", PETS, train=False)
     expected = F.center_crop(image.resize((248, 248), Image.BICUBIC), [224, 224])
     expected = F.normalize(F.to_dtype(F.to_image(expected), torch.float32, scale=True), PETS.mean, PETS.std)
     torch.testing.assert_close(augment([image], seeds(1))[0], expected)
-    imagenet = data.augmentation("gab-imagenet", PETS, train=False).args[0]
+    imagenet = data.augmentation("gab-imagenet", PETS, train=False).raw.args[0]
     assert imagenet.transforms[0].size == 256
 
 
 def test_randaugment_survives_the_strongest_posterize():
     from timm.data.auto_augment import AugmentOp
 
-    transform = data.augmentation("deit-transmix", PETS, train=True).args[0]
+    transform = data.augmentation("deit-transmix", PETS, train=True).raw.args[0]
     operations = [op for step in transform.transforms for op in getattr(step, "ops", ())]
     (posterize,) = [op for op in operations if isinstance(op, AugmentOp) and op.name == "PosterizeIncreasing"]
     posterize.prob, posterize.magnitude, posterize.magnitude_std = 1.0, 10, 0
@@ -215,7 +216,7 @@ def test_file_recipes_work_on_arrays_too():
     augment = data.augmentation("deit-transmix", CIFAR, train=True)
     assert augment(noise(4), seeds(4)).shape == (4, 3, 32, 32)
     identity = augment_one_by_one(F.pil_to_tensor, noise(2), seeds(2))
-    assert np.array_equal(identity.permute(0, 2, 3, 1).numpy(), noise(2))
+    assert np.array_equal(identity.images.permute(0, 2, 3, 1).numpy(), noise(2))
 
 
 def test_wrong_uses_are_answered_in_a_sentence():

@@ -17,10 +17,11 @@ from gmmvit import data, recipes
 from gmmvit.checks import BadRow
 from gmmvit.rows import Row
 from gmmvit.train import Diverged, OtherRun, checkpoint, launch, train
-from gmmvit.train.classify import Classification, share
+from gmmvit.train.classify import Classification
 from gmmvit.train.depth import Depth
 from gmmvit.train.precision import Working, resolve
 from gmmvit.train.processes import World
+from gmmvit.train.shares import share
 from gmmvit.train.update import Update
 
 MIXED = {"epochs": 2, "passes": 1, "batch": 100, "warmup_epochs": 1}

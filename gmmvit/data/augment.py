@@ -1,7 +1,8 @@
 """The augmentation of each recipe: (samples, seeds) -> normalised float32 images (B, 3, S, S).
 
 32 and 64 px arrays are augmented a whole batch at a time; images from files one by one, by torchvision and timm. Every
-random number belongs to one sample's seed, never to the batch or the worker.
+random number belongs to one sample's seed, never to the batch or the worker. An augmentation has two parts: what is
+done to uint8 pixels, and the end (see finish), which a training run leaves to its device.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,13 +22,23 @@ from torchvision.transforms.v2 import functional as F
 from ..errors import unknown
 from . import draws
 from .autoaugment import Policy, autoaugment, policy_tables
-from .erasing import random_erase
+from .erasing import Written, random_boxes
+from .finish import Finish, Raw
 from .sets import DataSet
-
-Augmentation = Callable[[Sequence, np.ndarray], torch.Tensor]
 
 RECIPES = ("gmm", "short", "gab-finetune", "gab-imagenet", "deit-transmix")
 PADDING = 4  # pixels of zeros around an image before it is cropped, also at 64 px
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Samples and their seeds -> images (B, 3, S, S) float32."""
+
+    raw: Callable[[Sequence, np.ndarray], Raw]
+    finish: Finish
+
+    def __call__(self, samples: Sequence, seeds: np.ndarray) -> torch.Tensor:
+        return self.finish(self.raw(samples, seeds))
 
 
 def augmentation(
@@ -47,31 +59,29 @@ def augmentation(
         raise ValueError(f"recipe {recipe} augments 32 and 64 px arrays; for the images of {dataset.name} use {others}")
     size = size or dataset.size
     if arrays and not train:
-        return partial(augment_arrays, dataset)
+        return Augmentation(augment_arrays, Finish.of(*dataset.statistics))
     if recipe == "short":
-        return partial(augment_arrays, dataset, crop=True)
+        return Augmentation(partial(augment_arrays, crop=True), Finish.of(*dataset.statistics))
     if recipe == "gmm":
         policy, fill = policy_tables(dataset.policy, size), dataset.mean if raw_mean_erasing else (0.0, 0.0, 0.0)
-        return partial(augment_arrays, dataset, crop=True, policy=policy, erase_with=fill)
-    transform = _gab_finetune if recipe == "gab-finetune" else _timm
-    return partial(augment_one_by_one, transform(recipe, dataset, size, train))
+        change = partial(augment_arrays, crop=True, policy=policy, erase=True)
+        return Augmentation(change, Finish.of(*dataset.statistics, fill))
+    if recipe == "gab-finetune":
+        return Augmentation(partial(augment_one_by_one, _gab_finetune(size, train)), Finish.of(*dataset.statistics))
+    erase = _timm_erasing() if recipe == "gab-imagenet" and train else None
+    change = partial(augment_one_by_one, _timm(recipe, dataset, size, train), erase=erase)
+    return Augmentation(change, Finish.of(*dataset.statistics, divided=True))
 
 
 def augment_arrays(
-    dataset: DataSet,
-    samples: np.ndarray,
-    seeds: np.ndarray,
-    crop: bool = False,
-    policy: Policy | None = None,
-    erase_with: tuple[float, ...] | None = None,
-) -> torch.Tensor:
-    """Samples (B, S, S, 3) uint8: flip, crop, AutoAugment, normalise, erase; the steps that are asked for."""
+    samples: np.ndarray, seeds: np.ndarray, crop: bool = False, policy: Policy | None = None, erase: bool = False
+) -> Raw:
+    """Samples (B, S, S, 3) uint8: flip, crop, AutoAugment, boxes to erase; the steps that are asked for."""
     samples = flip_and_crop(samples, seeds) if crop else samples
     images = torch.from_numpy(samples).permute(0, 3, 1, 2).contiguous()
     if policy:
         images = autoaugment(policy, images, np.stack([draws.uniform(seeds, draws.POLICY + n) for n in range(5)]))
-    images = F.normalize(F.to_dtype(images, torch.float32, scale=True), dataset.mean, dataset.std, inplace=True)
-    return random_erase(images, seeds, erase_with) if erase_with else images
+    return Raw(images, random_boxes(seeds, images.shape[-1]) if erase else None)
 
 
 def flip_and_crop(samples: np.ndarray, seeds: np.ndarray) -> np.ndarray:
@@ -89,16 +99,23 @@ def flip_and_crop(samples: np.ndarray, seeds: np.ndarray) -> np.ndarray:
     return windows[np.arange(batch), row, column].transpose(0, 2, 3, 1)
 
 
-def augment_one_by_one(transform: Callable, samples: Sequence, seeds: np.ndarray) -> torch.Tensor:
+def augment_one_by_one(
+    transform: Callable, samples: Sequence, seeds: np.ndarray, erase: Callable[[Written], Written] | None = None
+) -> Raw:
     """A transform of one PIL image, applied to every sample with all random generators set from its seed."""
-    images = []
+    images, written = [], []
     with _generators_restored():
         for sample, seed in zip(samples, seeds.tolist(), strict=True):
             random.seed(seed)
             np.random.seed(seed % 2**32)
             torch.default_generator.manual_seed(seed % 2**63)
             images.append(transform(F.to_pil_image(sample) if isinstance(sample, np.ndarray) else sample))
-    return torch.stack(images)
+            if erase:
+                written.append(erase(Written(images[-1].shape)))
+    if not erase:
+        return Raw(torch.stack(images))
+    boxes, noise = torch.tensor([each.box for each in written]), torch.cat([each.pixels for each in written])
+    return Raw(torch.stack(images), boxes, noise)
 
 
 @contextmanager
@@ -111,7 +128,7 @@ def _generators_restored():
     np.random.set_state(legacy)
 
 
-def _gab_finetune(recipe: str, dataset: DataSet, size: int, train: bool) -> v2.Transform:
+def _gab_finetune(size: int, train: bool) -> v2.Transform:
     """GAB fine-tuning, 256 -> 224 px or the same share of another size."""
     large = round(size * 256 / 224)
     spoil = [
@@ -120,17 +137,18 @@ def _gab_finetune(recipe: str, dataset: DataSet, size: int, train: bool) -> v2.T
         v2.ColorJitter(0.4, 0.4, 0.4),
         v2.RandomHorizontalFlip(),
     ]
-    end = [
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(dataset.mean, dataset.std),
-        v2.ToPureTensor(),
-    ]
-    return v2.Compose([*(spoil if train else [v2.Resize(large)]), v2.CenterCrop(size), *end])
+    return v2.Compose([*(spoil if train else [v2.Resize(large)]), v2.CenterCrop(size), v2.ToImage(), v2.ToPureTensor()])
+
+
+def _timm_erasing() -> Callable:
+    """timm's erasing of a quarter of the images, with noise for each pixel, as it stands behind _timm."""
+    from timm.data.random_erasing import RandomErasing
+
+    return RandomErasing(0.25, mode="pixel", device="cpu")
 
 
 def _timm(recipe: str, dataset: DataSet, size: int, train: bool) -> Callable:
-    """timm's ImageNet training: RandAugment m9; erasing 0.25 for GAB, and for TransMix none, but a drawn interpolation.
+    """timm's ImageNet training as far as uint8 pixels go: RandAugment m9, and for TransMix a drawn interpolation.
 
     TransMix's public models are tested on 0.9 of the resized image, timm's own default is 0.875.
     """
@@ -140,12 +158,10 @@ def _timm(recipe: str, dataset: DataSet, size: int, train: bool) -> Callable:
         size,
         is_training=train,
         auto_augment="rand-m9-mstd0.5-inc1",
-        re_prob=0.25 if recipe == "gab-imagenet" else 0.0,
-        re_mode="pixel",
         interpolation="random" if train and recipe == "deit-transmix" else "bicubic",  # random: bilinear or bicubic
         crop_pct=0.9 if recipe == "deit-transmix" else 0.875,
-        mean=dataset.mean,
-        std=dataset.std,
+        mean=dataset.mean,  # what RandAugment moves in from outside of an image
+        normalize=False,
     )
     for operation in (operation for step in transform.transforms for operation in getattr(step, "ops", ())):
         if operation.name == "PosterizeIncreasing":

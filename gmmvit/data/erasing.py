@@ -1,4 +1,7 @@
-"""Random erasing of the GMM code: the aspect is uniform, where torchvision's and timm's is log-uniform."""
+"""Random erasing: the boxes of the GMM code, those of timm with their noise, and the pixels inside of boxes.
+
+The GMM code's aspect is uniform, where torchvision's and timm's is log-uniform.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,13 @@ ASPECT = (0.3, 1 / 0.3)
 TRIES = 10
 
 
-def random_erase(images: torch.Tensor, seeds: np.ndarray, fill: tuple[float, float, float]) -> torch.Tensor:
-    """Fill one rectangle of a quarter of the images (B, 3, S, S), in place."""
-    size = images.shape[-1]
+def random_boxes(seeds: np.ndarray, size: int) -> torch.Tensor:
+    """One box in a quarter of the images of size x size pixels: (B, 4), zeros where there is none."""
+    boxes = np.zeros((len(seeds), 4), np.int64)
     hit = np.flatnonzero(draws.uniform(seeds, draws.ERASE) < PROBABILITY)
     hit, top, left, height, width = rectangles(hit, seeds[hit], size)
-    pixels = np.arange(size)
-    rows = (pixels >= top[:, None]) & (pixels < (top + height)[:, None])  # (hit, S)
-    columns = (pixels >= left[:, None]) & (pixels < (left + width)[:, None])
-    inside = torch.from_numpy(rows[:, None, :, None] & columns[:, None, None, :])  # (hit, 1, S, S)
-    hit = torch.from_numpy(hit)
-    images[hit] = torch.where(inside, torch.tensor(fill, dtype=images.dtype).view(3, 1, 1), images[hit])
-    return images
+    boxes[hit] = np.stack([top, left, top + height, left + width], 1)
+    return torch.from_numpy(boxes)
 
 
 def rectangles(hit: np.ndarray, seeds: np.ndarray, size: int) -> tuple[np.ndarray, ...]:
@@ -41,3 +39,27 @@ def rectangles(hit: np.ndarray, seeds: np.ndarray, size: int) -> tuple[np.ndarra
     top = (draws.uniform(seeds, draws.ERASE + 1) * (size - height + 1)).astype(int)
     left = (draws.uniform(seeds, draws.ERASE + 2) * (size - width + 1)).astype(int)
     return tuple(values[some] for values in (hit, top, left, height, width))
+
+
+def inside(boxes: torch.Tensor, size: int) -> torch.Tensor:
+    """Which pixels of size x size are in the boxes (B, 4) of top, left, bottom and right; (B, 1, S, S) bool."""
+    pixels = torch.arange(size, device=boxes.device)
+    top, left, bottom, right = boxes[:, :, None].unbind(1)  # (B, 1) each
+    rows, columns = (pixels >= top) & (pixels < bottom), (pixels >= left) & (pixels < right)  # (B, S)
+    return rows[:, None, :, None] & columns[:, None, None, :]
+
+
+class Written:
+    """In the place of an image (3, S, S), for timm's erasing to write into: keeps the box and what was written."""
+
+    dtype = torch.float32
+
+    def __init__(self, shape: torch.Size):
+        self.shape, self.box, self.pixels = shape, (0, 0, 0, 0), torch.empty(0)
+
+    def size(self) -> torch.Size:
+        return self.shape
+
+    def __setitem__(self, place: tuple[slice, slice, slice], pixels: torch.Tensor) -> None:
+        _, rows, columns = place
+        self.box, self.pixels = (rows.start, columns.start, rows.stop, columns.stop), pixels.flatten()

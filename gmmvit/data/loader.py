@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Sequence
+import atexit
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,15 +13,16 @@ from torch.utils.data import DataLoader, Dataset
 from . import draws
 from .augment import Augmentation
 from .threads import one_thread
+from .workers import AHEAD, begin
 
 
 class Stream(Dataset):
     """A source of samples seen through an augmentation; indexed by lists of keys (see draws)."""
 
-    def __init__(self, source, augment: Augmentation, seed: int):
+    def __init__(self, source, augment: Callable[[Sequence, np.ndarray], object], seed: int = 0):
         self.source, self.augment, self.seed = source, augment, seed
 
-    def __getitems__(self, keys: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, keys: np.ndarray) -> tuple[object, torch.Tensor]:
         keys = np.asarray(keys)
         indices = keys % len(self.source)
         with one_thread():
@@ -48,27 +50,53 @@ def batches(
     """
     end = len(keys) - len(keys) % batch if drop_last else len(keys)
     groups = [keys[at : at + batch] for at in range(start * batch, end, batch)]
-    return stream(source, augment, [take(group) for group in groups] if take else groups, seed=seed, workers=workers)
+    return Loader(Stream(source, augment, seed), [take(group) for group in groups] if take else groups, workers)
 
 
-def stream(
-    source, augment: Augmentation, groups: Sequence[np.ndarray], *, seed: int = 0, workers: int = 0
-) -> DataLoader:
-    """The batches whose keys are listed, one after the other."""
-    return DataLoader(
-        Stream(source, augment, seed),
-        batch_sampler=groups,
-        collate_fn=_as_it_is,
-        num_workers=workers,
-        worker_init_fn=_leave_interrupts_to_the_parent,
-        pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # else each epoch would draw from the global stream that dropout uses
-    )
+class Loader(DataLoader):
+    """torch's, over items of any kind: `order` says which, one after the other.
+
+    Its processes ignore the SIGTERM with which multiprocessing ends those that are left when a program ends, so they
+    are ended before.
+    """
+
+    def __init__(self, items: Dataset, order: Sequence | Iterator, workers: int, pinned: bool = False, **options):
+        super().__init__(
+            items,
+            batch_size=None,
+            sampler=order,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            worker_init_fn=begin,
+            prefetch_factor=AHEAD if workers else None,
+            pin_memory=pinned,
+            generator=torch.Generator(),  # else each epoch would draw from the global stream that dropout uses
+            **options,
+        )
+
+    def __iter__(self) -> Iterator:
+        iterator = super().__iter__()
+        if self.num_workers:
+            _running.add(iterator)
+        return iterator
 
 
-def _as_it_is(batch):
-    return batch
+_running: weakref.WeakSet = weakref.WeakSet()  # iterators with processes of their own
 
 
-def _leave_interrupts_to_the_parent(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def end_processes(iterator) -> None:
+    """torch ends them when an iterator is collected, which a traceback that holds it puts off."""
+    iterator._shutdown_workers()
+    for process in iterator._workers:
+        if process.is_alive():
+            process.kill()
+
+
+@atexit.register
+def _end_all() -> None:
+    for iterator in list(_running):
+        end_processes(iterator)
+
+
+def _as_it_is(item):
+    return item

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 
 import numpy as np
 import torch
 import torch.nn as nn
 
-from ..data import epoch_order
-from ..data.loader import stream
+from ..data.feed import Feed
+from ..data.loader import Stream
+from ..data.workers import loading_processes
 from ..measure import cost
 from ..rows import Row
-from ..train.classify import loading_processes, share
 from ..train.processes import World
+from ..train.shares import evaluation_keys, training_keys
 from . import evaluate, room, segmenter
 from .backbone import Pyramid, pyramid, statistics
 from .crops import for_segmentation
@@ -25,7 +26,9 @@ from .recipes import find
 from .segmenter import Segmenter
 from .transforms import Movable
 
-Batch = list[tuple[np.ndarray, Movable | torch.Tensor, Movable | torch.Tensor]]  # keys, images, targets of each share
+Batch = Sequence[
+    tuple[np.ndarray, Movable | torch.Tensor, Movable | torch.Tensor]
+]  # keys, images, targets of each share
 WEIGHTS = ("pretrained", "pretrained_file")
 EVALUATION_BATCH = 4
 
@@ -36,7 +39,7 @@ class Dense:
     def __init__(self, row: Row, world: World, workers: int | None = None):
         self.row, self.world, self.recipe = row, world, row.recipe_settings
         self.dataset = room.find(row.dataset)
-        self.workers = loading_processes(world) if workers is None else workers
+        self.workers = loading_processes(world.device, arrays=False) if workers is None else workers
         self.shares = world.size * self.recipe.accumulate
         self.factor = self.dataset.size / find(row.recipe).short
         self.short, self.long = (round(side * self.factor) for side in (self.recipe.short, self.recipe.long))
@@ -79,25 +82,38 @@ class Dense:
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """This process's part of each global batch from step `start` on: (keys, images, targets) of each share."""
-        source, recipe, wanted = self.sources["train"], self.recipe, self.steps * self.recipe.batch
-        keys = epoch_order(len(source), self.row.seed, epoch, passes=-(-wanted // len(source)))
-        first = self.world.rank * recipe.accumulate
-        groups = [
-            share(keys[at : at + recipe.batch], first + number, self.shares)
-            for at in range(start * recipe.batch, wanted, recipe.batch)
-            for number in range(recipe.accumulate)
-        ]
-        loaded = stream(source, self.augmentation(train=True), groups, seed=self.row.seed, workers=self.workers)
-        shares = ((keys, *images) for keys, (images, _) in zip(groups, loaded, strict=True))
-        return iter(zip(*[shares] * recipe.accumulate, strict=True))
+        parts = self.recipe.accumulate
+        loaded = self.feed.read("train", epoch, start * parts)
+        shares = ((keys, *images) for keys, ((images, _),) in loaded)
+        return zip(*[shares] * parts, strict=True)
 
     def tested(self, split: str) -> Iterator[tuple[Movable, Movable, np.ndarray]]:
         """This process's part of a split: images, their targets and their numbers."""
-        source = self.sources[split]
-        mine = np.arange(self.world.rank, len(source), self.world.size)
-        groups = [mine[at : at + EVALUATION_BATCH] for at in range(0, len(mine), EVALUATION_BATCH)]
-        for (images, targets), numbers in stream(source, self.augmentation(train=False), groups, workers=self.workers):
-            yield images.to(self.world.device), targets.to(self.world.device), numbers.numpy()
+        for numbers, (((images, targets), _),) in self.feed.read(split):
+            device = self.world.device
+            yield images.to(device, non_blocking=True), targets.to(device, non_blocking=True), numbers
+
+    def close(self) -> None:
+        """Ends the loading processes."""
+        if "feed" in vars(self):
+            self.feed.close()
+
+    @cached_property
+    def feed(self) -> Feed:
+        """The samples as the loop reads them: those of an epoch, then those of its test."""
+        train = Stream(self.sources["train"], self.augmentation(train=True), self.row.seed)
+        streams = {"train": train, "test": Stream(self.sources["test"], self.augmentation(train=False))}
+        whole = max(self.recipe.batch, EVALUATION_BATCH)  # a process loads a group at a time
+        return Feed(streams, self.groups, workers=self.workers, device=self.world.device, item=whole)
+
+    def groups(self, split: str, epoch: int) -> list[np.ndarray]:
+        """The keys of this process: of each share of the training batches of an epoch, or of each batch of a test."""
+        images, recipe = len(self.sources[split]), self.recipe
+        if split != "train":
+            return evaluation_keys(images, self.world, EVALUATION_BATCH)
+        sizes = {"batch": recipe.batch, "steps": self.steps, "accumulate": recipe.accumulate}
+        passes = -(-self.steps * recipe.batch // images)
+        return training_keys(images, self.row.seed, epoch, self.world, passes=passes, **sizes)
 
 
 class Detection(Dense):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -13,14 +12,20 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from .. import data, recipes
-from ..data.loader import stream
+from ..data.augment import Augmentation
+from ..data.feed import Feed
+from ..data.finish import Pieces, Raw, Unfinished
+from ..data.loader import Stream
+from ..data.workers import loading_processes, shared_memory_free, too_little_shared_memory
 from ..rows import Row
 from ..sites import attach
 from ..starts import starting_model
 from ..transmix_sample import mixed_sample, shift_quantiles
 from .processes import World
+from .shares import evaluation_keys, training_keys
 
 EVALUATION_BATCH = 250
+TESTED = "test", "val"  # the splits in the order in which the loop tests on them
 SHIFTED, BOXES = 256, 32  # training images whose labels TransMix shifts after each epoch, and their boxes
 
 
@@ -30,10 +35,14 @@ class Classification:
     def __init__(self, row: Row, world: World, workers: int | None = None):
         self.row, self.world, self.recipe = row, world, row.recipe_settings
         self.dataset, self.sources = data.find(row.dataset), data.load(row.dataset)
-        self.workers = loading_processes(world) if workers is None else workers
+        arrays = self.dataset.storage == "arrays"
+        self.workers = loading_processes(world.device, arrays) if workers is None else workers
         self.steps = self.recipe.steps_per_epoch(len(self.sources["train"]))
         self.shares = world.size * self.recipe.accumulate
         self.mix = recipes.mixer(self.recipe, self.dataset.classes)
+        batch, pinned = self.recipe.batch // self.shares, world.device.type == "cuda"
+        if wrong := too_little_shared_memory(batch, self.dataset.size, self.workers, shared_memory_free(), pinned):
+            raise ValueError(wrong)
 
     def model(self) -> nn.Module:
         """The row's model as training finds it, a function of the row."""
@@ -47,30 +56,53 @@ class Classification:
         """An empty image of the right size."""
         return torch.zeros(1, 3, self.dataset.size, self.dataset.size)
 
-    def batches(self, epoch: int, start: int) -> Iterator[list[tuple[np.ndarray, torch.Tensor, torch.Tensor]]]:
+    def batches(self, epoch: int, start: int) -> Iterator[Sequence[tuple[np.ndarray, Unfinished, Pieces]]]:
         """This process's part of each global batch from step `start` on: (keys, images, labels) of each share."""
-        source, recipe = self.sources["train"], self.recipe
-        keys = data.epoch_order(len(source), self.row.seed, epoch, recipe.passes)
-        first = self.world.rank * recipe.accumulate
-        groups = [
-            share(keys[at : at + recipe.batch], first + number, self.shares)
-            for at in range(start * recipe.batch, self.steps * recipe.batch, recipe.batch)
-            for number in range(recipe.accumulate)
-        ]
-        augment = self.augmentation(train=True)
-        loaded = zip(groups, stream(source, augment, groups, seed=self.row.seed, workers=self.workers), strict=True)
-        for group, (images, labels) in loaded:
-            batch = [(group, images, labels)]
-            for _ in range(recipe.accumulate - 1):
-                group, (images, labels) = next(loaded)
-                batch.append((group, images, labels))
-            yield batch
+        parts = self.recipe.accumulate
+        loaded = self.feed.read("train", epoch, start * parts)
+        shares = ((keys, *self.put_together(items, train=True)) for keys, items in loaded)
+        return zip(*[shares] * parts, strict=True)
 
-    def augmentation(self, train: bool):
-        """The recipe's augmentation for training, or that of testing."""
-        return data.augmentation(
-            self.recipe.augmentation, self.dataset, train=train, raw_mean_erasing=self.recipe.raw_mean_erasing
-        )
+    def close(self) -> None:
+        """Ends the loading processes."""
+        if "feed" in vars(self):
+            self.feed.close()
+
+    @cached_property
+    def feed(self) -> Feed:
+        """The images as the loop reads them: those of an epoch, then those of its tests."""
+        streams = {"train": Stream(self.sources["train"], self.augmentations[True].raw, self.row.seed)}
+        for split in TESTED:
+            if split in self.sources:
+                streams[split] = Stream(self.sources[split], self.augmentations[False].raw)
+        return Feed(streams, self.groups, workers=self.workers, device=self.world.device)
+
+    def groups(self, split: str, epoch: int) -> list[np.ndarray]:
+        """The keys of this process: of each share of the training batches of an epoch, or of each batch of a test."""
+        images, recipe = len(self.sources[split]), self.recipe
+        if split != "train":
+            return evaluation_keys(images, self.world, EVALUATION_BATCH)
+        sizes = {"passes": recipe.passes, "batch": recipe.batch, "steps": self.steps, "accumulate": recipe.accumulate}
+        return training_keys(images, self.row.seed, epoch, self.world, **sizes)
+
+    @cached_property
+    def augmentations(self) -> dict[bool, Augmentation]:
+        """The recipe's augmentation for training (True) and that of testing (False), which end on the device."""
+        name, raw_mean_erasing = self.recipe.augmentation, self.recipe.raw_mean_erasing
+        both = {
+            train: data.augmentation(name, self.dataset, train=train, raw_mean_erasing=raw_mean_erasing)
+            for train in (True, False)
+        }
+        return {train: Augmentation(each.raw, each.finish.to(self.world.device)) for train, each in both.items()}
+
+    def put_together(self, items: Sequence[tuple[Raw, torch.Tensor]], train: bool) -> tuple[Unfinished, Pieces]:
+        """Images and labels of what several processes have loaded, still to be sent to the device."""
+        images, labels = zip(*items, strict=True)
+        return Unfinished(images, self.augmentations[train].finish), Pieces(labels)
+
+    def sent(self, items: Sequence[tuple[Raw, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images as they are tested, with their labels, on the device."""
+        return tuple(each.to(self.world.device, non_blocking=True) for each in self.put_together(items, train=False))
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, step: int) -> torch.Tensor:
         """Cross-entropy of a batch that is mixed as the global batch of this step is."""
@@ -85,18 +117,16 @@ class Classification:
     @torch.inference_mode()
     def test(self, model: nn.Module, split: str = "test") -> dict[str, float]:
         """Loss and top-1 (top-5 with more than 10 classes) of a split, each process testing a part."""
-        source = self.sources[split]
-        mine = np.arange(self.world.rank, len(source), self.world.size)
-        groups = [mine[at : at + EVALUATION_BATCH] for at in range(0, len(mine), EVALUATION_BATCH)]
-        found = []  # of each batch, left on the device until the last one
-        for images, labels in stream(source, self.augmentation(train=False), groups, workers=self.workers):
-            images, labels = images.to(self.world.device), labels.to(self.world.device)
+        found, count = [torch.zeros(3, device=self.world.device)], 0
+        for _, items in self.feed.read(split):
+            images, labels = self.sent(items)
             logits = model(images).float()
             top = logits.topk(min(5, self.dataset.classes), dim=1).indices == labels[:, None]
             loss = F.cross_entropy(logits, labels, reduction="sum")
             found.append(torch.stack([loss, top[:, 0].sum(), top.sum()]))
-        sums = torch.stack(found).cpu().double().sum(0)
-        loss, top1, top5, count = self.world.total(torch.cat([sums, sums.new_tensor([len(mine)])])).tolist()
+            count += len(labels)
+        sums = torch.stack(found).cpu().double().sum(0)  # the host waits once, and not every device has float64
+        loss, top1, top5, count = self.world.total(torch.cat([sums, sums.new_tensor([count])])).tolist()
         scores = {"loss": round(loss / count, 6), "top1": round(100 * top1 / count, 4)}
         return scores | ({"top5": round(100 * top5 / count, 4)} if self.dataset.classes > 10 else {})
 
@@ -116,16 +146,7 @@ class Classification:
 
     def shown(self, split: str, places: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Some images of a split as they are tested, with their labels, on the device."""
-        ((images, labels),) = stream(self.sources[split], self.augmentation(train=False), [places])
-        return images.to(self.world.device), labels.to(self.world.device)
-
-
-def share(keys: np.ndarray, number: int, shares: int) -> np.ndarray:
-    """One of `shares` equal parts of a global batch; a sample and its mirror image, which are mixed, stay together."""
-    if len(keys) % (2 * shares):
-        return keys[number::shares]
-    part = len(keys) // (2 * shares)
-    return np.concatenate([keys[number * part :][:part], keys[::-1][number * part :][:part][::-1]])
+        return self.sent([Stream(self.sources[split], self.augmentations[False].raw)[places]])
 
 
 @contextmanager
@@ -137,11 +158,3 @@ def numpy_seed(seed: int, step: int) -> Iterator[None]:
         yield
     finally:
         np.random.set_state(before)
-
-
-def loading_processes(world: World) -> int:
-    """Beside a GPU, the cores there are for each process; on a CPU none: augmenting takes about 2 % of a step."""
-    if world.device.type == "cpu":
-        return 0
-    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return max(1, min(16, (os.cpu_count() or 1) // neighbours - 1))

@@ -94,6 +94,7 @@ def train(
         try:
             return run.to_the_end(stop, on_epoch or (lambda history: None), watch)
         finally:
+            run.task.close()
             if watch:
                 watch.close()
 
