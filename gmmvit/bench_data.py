@@ -49,5 +49,5 @@ def _step_seconds(dataset: data.DataSet, batch: int, rounds: int) -> float:
     images = torch.randn(batch, 3, dataset.size, dataset.size)
     labels, world = torch.randint(dataset.classes, (batch,)), World()
     model = create_model("vit", img_size=dataset.size, num_classes=dataset.classes, mask="gmm")
-    step = our_step(model, images, labels, resolve("auto", world.device)[0], world)
+    step = our_step(model, images, labels, resolve("auto", world.device).dtype, world)
     return interleaved({"step": step}, rounds, lambda line: None)["step"]

@@ -32,7 +32,7 @@ def bench_dense(
     """Seconds of a step and of inference, one image of random pixels, random weights; what GAB adds to each."""
     keep_freed_memory()
     world = World(device=torch.device(device))
-    dtype, _ = resolve("auto", world.device)
+    dtype = resolve("auto", world.device).dtype
     images, targets = scene(size)
     models = {path: set_fused(detector(model, size, {}), path == "fused") for path in ("explicit", "fused")}
     models["gab"] = detector(model, size, ARMS["gab"])

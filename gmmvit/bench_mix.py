@@ -29,7 +29,7 @@ def bench_mix(
     """Time of a step with TransMix over one with CutMix, every batch mixed; a quarter of the batch at 224 px."""
     keep_freed_memory()
     world = World(device=torch.device(device))
-    dtype, _ = resolve("auto", world.device)
+    dtype = resolve("auto", world.device).dtype
     return {"batch": batch, "models": {name: _model(name, batch, rounds, dtype, world, say) for name in names}}
 
 

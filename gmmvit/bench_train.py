@@ -51,10 +51,10 @@ def bench_train(
     """Images/s of every arm of every backbone, their ratios, and the share of the peak that our GMM step reaches."""
     keep_freed_memory()
     world = World(device=torch.device(device))
-    dtype, why = resolve("auto", world.device)
-    say(f"our step computes in {str(dtype)[6:]} ({why})")
-    measured = {name: _backbone(name, batch, rounds, world, dtype, say) for name in backbones}
-    return {"batch": batch, "rounds": rounds, "precision": str(dtype)[6:], "backbones": measured}
+    precision = resolve("auto", world.device)
+    say(f"our step computes in {precision.name} ({precision.why})")
+    measured = {name: _backbone(name, batch, rounds, world, precision.dtype, say) for name in backbones}
+    return {"batch": batch, "rounds": rounds, "precision": precision.name, "backbones": measured}
 
 
 def _backbone(name: str, batch: int, rounds: int, world: World, dtype: torch.dtype, say: Callable) -> dict:

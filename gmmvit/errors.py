@@ -10,7 +10,7 @@ MOST = 12  # names that a sentence lists
 
 def unknown(what: str, got: object, valid: Iterable[str]) -> str:
     """One sentence for a name that is not among the valid ones: the nearest of them first, then all if they are few."""
-    valid = sorted(valid)
+    valid = sorted(map(str, valid))
     near = difflib.get_close_matches(str(got), valid, n=1, cutoff=0.4)
     hint = f"the nearest is {near[0]!r}; " if near else ""
     listed = valid if len(valid) <= MOST else difflib.get_close_matches(str(got), valid, n=MOST, cutoff=0)

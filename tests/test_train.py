@@ -19,6 +19,7 @@ from gmmvit.rows import Row
 from gmmvit.train import Diverged, OtherRun, checkpoint, launch, train
 from gmmvit.train.classify import Classification
 from gmmvit.train.depth import Depth
+from gmmvit.train.gradients import Gradients
 from gmmvit.train.precision import Working, resolve
 from gmmvit.train.processes import World
 from gmmvit.train.shares import share
@@ -200,7 +201,7 @@ def test_a_bfloat16_step_has_the_gradients_of_autocast(name, mask):
     working = Working(model, torch.bfloat16, torch.device("cpu"))
     with working.context():
         F.cross_entropy(working.module(images).float(), labels).backward()
-    working.collect()
+    Gradients(working.pairs, World()).collect()
     ours = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     assert all(gradient.dtype == torch.float32 for gradient in ours.values())
     model.zero_grad()
@@ -263,10 +264,10 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one(finished, tmp_path):
 
 
 def test_auto_precision_says_why():
-    dtype, why = resolve("auto", torch.device("cpu"))
-    assert dtype == (torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32)
-    assert "bfloat16" in why or "has it" in why
-    assert resolve("float32", torch.device("cpu"))[0] == torch.float32
+    found = resolve("auto", torch.device("cpu"))
+    assert found.dtype == (torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32)
+    assert "bfloat16" in found.why or "has it" in found.why
+    assert resolve("float32", torch.device("cpu")).dtype == torch.float32
 
 
 # ---- when something goes wrong --------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ class DenseRecipe(Recipe):
     fixed: ClassVar[tuple[str, ...]] = (  # fields that say nothing here, or that a row cannot choose
         *("kind", "curve", "augmentation", "raw_mean_erasing", "label_smoothing", "select", "per_step"),
         *("warmup_epochs", "warmup_lr", "warmup_first", *MIXING),
+        "deterministic",  # CUDA has no such kernels for RoIAlign, resized maps and labels of pixels
     )
     curve: Literal["steps", "polynomial"]
     milestones: tuple[int, ...] = ()  # epochs, each before a tenth of the rate (steps)

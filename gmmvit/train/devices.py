@@ -10,9 +10,9 @@ from ..errors import unknown
 
 COUNTS: dict[str, Callable[[], int]] = {  # how many of each kind torch finds here
     "cpu": lambda: 1,
-    "cuda": torch.cuda.device_count,
+    "cuda": lambda: torch.cuda.device_count(),
     "mps": lambda: int(torch.backends.mps.is_available()),
-    "xpu": torch.xpu.device_count,
+    "xpu": lambda: torch.xpu.device_count(),
 }
 
 

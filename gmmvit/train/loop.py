@@ -21,7 +21,7 @@ from ..checks import check
 from ..data.progress import bar
 from ..memory import keep_freed_memory
 from ..rows import Row
-from . import checkpoint, precision, processes, results, signals
+from . import checkpoint, kernels, precision, processes, results, signals
 from .classify import Classification
 from .engine import engine
 from .pace import Pace
@@ -77,6 +77,7 @@ def train(
         processes.joined(device) as world,
         checkpoint.held(out, say) if world.first else nullcontext(),
         signals.remembered() as stop,
+        kernels.chosen(row.recipe_settings, world.device),
     ):
         world.agreed(row.name)  # the others wait here until the first one has the folder
         say = say if world.first else (lambda line: None)
@@ -108,10 +109,12 @@ class Run:
         self.engine = engine(row.kind)
         self.saved = checkpoint.folder_for(out) / "last.pt"
         self.recipe, self.task = row.recipe_settings, task_of(row)(row, world, workers)
-        dtype, why = precision.resolve(self.recipe.precision, world.device)
-        say(f"{row.name}: {world.size} process(es) on {world.device.type}, {str(dtype)[6:]} ({why})")
-        parts = self.task.model(), self.recipe, self.task.loss, self.task.image, self.task.steps, dtype, row.seed, world
-        self.update = Update(*parts)
+        self.precision = precision.resolve(self.recipe.precision, world.device)
+        say(
+            f"{row.name}: {world.size} process(es) on {world.device.type}, {self.precision.name} ({self.precision.why})"
+        )
+        parts = self.task.model(), self.recipe, self.task.loss, self.task.image, self.task.steps
+        self.update = Update(*parts, self.precision.dtype, row.seed, world)
         self.place, self.best, self.pace = Place(), None, Pace(world)
         self.clock = self.written = time.monotonic()
 
@@ -261,7 +264,9 @@ class Run:
         if self.best is not None:
             chosen = self.best["line"]
             model.load_state_dict(self.best["model"])
-        facts = {"images": self.place.images, "precision": str(self.update.working.dtype)[6:]}
+        facts = {"images": self.place.images, "precision": self.precision.name}
+        if self.precision.name == "float16":
+            facts["skipped_steps"] = int(self.update.skipped)
         metrics = results.summary(self.plain, model, self.task, history, chosen, **facts)
         if self.world.first:
             times = results.timing(self.place.images, self.place.seconds, self.place.total, self.world)

@@ -63,20 +63,10 @@ class World:
                 dist.broadcast(values, 0)
                 tensor.detach().copy_(values)
 
-    def mean_gradients(
-        self, parameters: Iterable[torch.nn.Parameter], loss: torch.Tensor, flags: Iterable[float] = ()
-    ) -> torch.Tensor:
-        """Averages the gradients, and loss and flags with them, in one exchange."""
-        scalars = torch.cat([loss.view(1), devices.sent(torch.tensor(list(flags), dtype=torch.float32), self.device)])
-        if self.size == 1:
-            return scalars
-        gradients = [p.grad for p in parameters if p.grad is not None]  # the same ones everywhere
-        flat = torch.cat([*(gradient.flatten() for gradient in gradients), scalars])
-        dist.all_reduce(flat)
-        flat /= self.size
-        parts = flat.split([*(gradient.numel() for gradient in gradients), len(scalars)])
-        torch._foreach_copy_(gradients, [part.view_as(g) for part, g in zip(parts, gradients, strict=False)])
-        return parts[-1]
+    def average(self, values: torch.Tensor) -> None:
+        """Turns `values` into their mean over all processes, on each of them."""
+        dist.all_reduce(values)
+        values /= self.size
 
 
 @contextmanager

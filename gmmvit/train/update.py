@@ -9,10 +9,12 @@ import numpy as np
 import torch
 import torch.nn as nn
 from timm.utils import ModelEmaV3
+from torch.amp import GradScaler
 
 from .. import recipes
 from ..recipes import Recipe
 from .depth import Depth
+from .gradients import Gradients
 from .precision import Working
 from .processes import World
 
@@ -42,8 +44,16 @@ class Update:
         self.working = Working(self.model, dtype, world.device)
         with self.working.context():
             self.depth = Depth(self.working.module, image.to(world.device), seed)
-        self.compiled = torch.compile(self.working.module) if recipe.compile else self.working.module
+        self.graphs = recipe.compile == "reduce-overhead"
+        self.compiled = self.working.module
+        if recipe.compile:
+            self.compiled = torch.compile(self.working.module, mode="reduce-overhead" if self.graphs else None)
+        self.gradients = Gradients(self.working.pairs, world, owned=self.graphs)
         self.optimizer = recipes.optimizer(self.model, recipe)
+        self.scaler = GradScaler(world.device.type, enabled=dtype == torch.float16)
+        self.skipped = torch.zeros((), device=world.device)  # updates that were left out, for a gradient was too large
+        if self.scaler.is_enabled():
+            self.optimizer.register_step_post_hook(lambda optimizer, *_: self.skipped.add_(optimizer.found_inf))
         self.set_lr = recipe.schedule(self.optimizer, steps_per_epoch)
 
     @property
@@ -60,8 +70,8 @@ class Update:
     def lr(self) -> float:
         return self.optimizer.param_groups[0]["lr"]
 
-    def __call__(self, batch: Batch, number: int, *flags: float) -> torch.Tensor:
-        """Step `number` of the run; the means of loss and flags over all processes, left on the device."""
+    def __call__(self, batch: Batch, number: int, asked: float = 0.0, pace: float = 0.0) -> torch.Tensor:
+        """Step `number` of the run; the means of loss and both flags over all processes, (3,), left on the device."""
         self.set_lr(number)
         torch.manual_seed(self.seed_of(number))  # of dropout and samplers, where a model has some
         loss = torch.zeros((), device=self.world.device)
@@ -69,15 +79,20 @@ class Update:
             self.depth.draw(keys, self.world.device, self.working.dtype)
             images = images.to(self.world.device, non_blocking=True)
             labels = labels.to(self.world.device, non_blocking=True)
+            if self.graphs:
+                torch.compiler.cudagraph_mark_step_begin()  # all that the last replay left has been used
             with self.working.context():
                 part = self.loss(self.compiled, images, labels, number) / len(batch)
-            part.backward()
-            self.working.collect()
+            self.scaler.scale(part).backward()
+            self.gradients.collect()
             loss += part.detach()
-        report = self.world.mean_gradients(self.working.parameters, loss, flags)
+        report = self.gradients.exchange(loss, asked, pace)
+        if self.scaler.is_enabled():  # after the exchange: what is too large in one process is so in all
+            self.scaler.unscale_(self.optimizer)
         if self.recipe.clip:
             nn.utils.clip_grad_norm_(self.working.parameters, self.recipe.clip)
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.working.refresh()
         if self.average is not None:
@@ -107,6 +122,7 @@ class Update:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
+            "scaler": self.scaler.state_dict() | {"skipped": int(self.skipped)},
         }
 
     def load(self, state: dict) -> None:
@@ -115,4 +131,7 @@ class Update:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        if self.scaler.is_enabled():
+            self.skipped.fill_(state["scaler"].pop("skipped"))
+            self.scaler.load_state_dict(state["scaler"])
         self.working.refresh()
