@@ -12,7 +12,7 @@ import bisect
 import io
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +44,11 @@ class LearnedMask:
     where: str  # "scores" or "probabilities"
     parameters: dict[str, np.ndarray]
     steps: dict[str, float]  # of the parameters kept in 16 bits or fewer: what they were rounded to; 0 for float16
+    options: dict = field(default_factory=dict)  # that change the weights
 
     def weight(self) -> np.ndarray:
         """The mask without prefix tokens, (heads or 1, Nq, Nk)."""
-        place = {"prefix": self.prefix, "key_grid": self.key_grid, "share_heads": self.share_heads}
+        place = {"prefix": self.prefix, "key_grid": self.key_grid, "share_heads": self.share_heads} | self.options
         mask = KINDS[self.kind](self.grid, self.heads, **place)
         for name, values in self.parameters.items():
             setattr(mask, name, nn.Parameter(torch.from_numpy(values)))
@@ -108,7 +109,7 @@ def _record(name: str, mask: nn.Module, site) -> dict:
         "reaches_output": site.reaches_output,
         "where": mask.where,
         "parameters": [parameter for parameter, _ in mask.named_parameters()],
-    }
+    } | ({"options": {"underflow": True}} if getattr(mask, "underflow", False) else {})
 
 
 # ---- fitting elements into the limit --------------------------------------------------------------------------------

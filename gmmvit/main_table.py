@@ -12,7 +12,7 @@ from .tables import Column, Table
 
 COLUMNS = {name.replace("-", "_"): DATASETS[name] for name in ("cifar10", "cifar100", "svhn", "tiny-imagenet")}
 VERDICTS = {True: "larger than the seeds' spread", False: "within the seeds' spread", None: "–"}
-VARIED = {"dataset": None, "model": None, "mask": "none", "readout": "mean", "share_heads": False}
+VARIED = {"dataset": None, "model": None, "mask": "none", "readout": "mean", "share_heads": False, "underflow": False}
 FIXED = {"kernels": 5, "where": "scores"}
 FIXED |= dict.fromkeys(("sigma_init", "alpha_init", "decay_masks", *MIXING))  # not set: as mask and recipe have them
 
@@ -79,6 +79,7 @@ def arm(keys: Mapping) -> str:
     """What sets an arm of the main table apart, in words."""
     words = {"none": "plain", "gmm": "GMM", "elm": "ELM", "gab": "GAB"}.get(keys["mask"], keys["mask"])
     words += ", shared by the heads" if keys["share_heads"] else ""
+    words += ", underflow of float32" if keys["underflow"] else ""
     return words + (", class token" if keys["readout"] == "token" else "")
 
 
@@ -116,7 +117,7 @@ def gain_points(groups: Iterable[Group], published: Iterable[Mapping]) -> list[d
     Each has the group's keys, "arm", "gain" (paired over seeds), "published" (the published gain) and "verdict".
     """
     published, points = list(published), []
-    base = {"mask": "none", "readout": "mean", "share_heads": False}
+    base = {"mask": "none", "readout": "mean", "share_heads": False, "underflow": False}
     for line in gains(groups, base, ["dataset", "model"]):
         if line["mask"] != "none":
             ours, plain = (look_up(published, keys, line["dataset"]) for keys in (line, line | base))

@@ -184,7 +184,10 @@ class GaussianMask(SpatialMask):
 
 
 class GaussianMixtureMask(GaussianMask):
-    """M_ij = sum_k alpha_k exp(-d2_ij / (2 (sigma_k^2 + 1e-5))), multiplied into the scores (GMM, arXiv 2309.05375)."""
+    """M_ij = sum_k alpha_k exp(-d2_ij / (2 (sigma_k^2 + 1e-5))), multiplied into the scores (GMM, arXiv 2309.05375).
+
+    The paper's code takes powers of float32's sqrt(exp(-d2)), which is 0 from d2 = 104 on; so does `underflow`.
+    """
 
     takes_scale = True
     scalars = ("sigma", "alpha")
@@ -202,6 +205,7 @@ class GaussianMixtureMask(GaussianMask):
         sigma_init: tuple[float, float] = (10.0, 10.0),
         alpha_init: tuple[float, float] = (0.0, 2.0),
         where: str = "scores",
+        underflow: bool = False,
     ):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
         if type(kernels) is not int or not 1 <= kernels <= MOST_KERNELS:
@@ -210,17 +214,22 @@ class GaussianMixtureMask(GaussianMask):
             )
         if where not in ("scores", "probabilities"):
             raise ValueError(unknown("place of the mask (where)", where, ("scores", "probabilities")))
-        self.where, self.kernels = where, kernels
+        self.where, self.kernels, self.underflow = where, kernels, underflow
+        if underflow:
+            self.d2_bits = underflown(self.d2_bits.view(torch.float32)).view(torch.int32)
         self.sigma = nn.Parameter(_normal("sigma_init", sigma_init, (kernels, self.rows)))
         self.alpha = nn.Parameter(_normal("alpha_init", alpha_init, (kernels, self.rows)))
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma, self.alpha
 
+    @property
+    def kind(self) -> tuple:
+        return *super().kind, self.underflow
+
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, kernels={self.kernels}" + (
-            f", where={self.where}" if self.where != "scores" else ""
-        )
+        where = f", where={self.where}" if self.where != "scores" else ""
+        return f"{super().extra_repr()}, kernels={self.kernels}{where}{', underflow' if self.underflow else ''}"
 
 
 class ElementMask(SpatialMask):
@@ -303,6 +312,13 @@ class GaussianBias(GaussianMask):
 
 
 KINDS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
+
+
+def underflown(d2: torch.Tensor) -> torch.Tensor:
+    """The squared distances for which the exact Gaussians are those of float32's sqrt(exp(-d2)) (erratum G7), (U,)."""
+    base = torch.exp(-d2).sqrt()  # denormal and so inexact before the root from d2 = 87.3 on
+    never = 1e30  # exp(-never / ...) is 0 for any sigma, and so is its gradient; with inf that would be NaN
+    return torch.where(base > 0, -2 * base.double().log(), never).float()
 
 
 def no_decay(model: nn.Module) -> set[str]:

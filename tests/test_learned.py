@@ -39,6 +39,15 @@ def test_gaussian_masks_come_back_exactly(tmp_path, name, mask):
         np.testing.assert_array_equal(one.weight(), weight)
 
 
+def test_masks_that_underflow_come_back_so(tmp_path):
+    model = gmmvit.create_model("pit", mask="gmm", underflow=True)
+    learned.save(model, tmp_path / "learned.npz")
+    found = learned.read(tmp_path / "learned.npz")
+    for one, weight in zip(found, weights(model), strict=True):
+        np.testing.assert_array_equal(one.weight(), weight)
+    assert (found[0].weight() == 0).mean() > 0.3
+
+
 def test_the_place_of_a_mask_and_its_parameters_are_told(tmp_path):
     model = drawn(gmmvit.create_model("pit", mask="gmm", kernels=3, share_heads=True, where="probabilities"))
     learned.save(model, tmp_path / "learned.npz")

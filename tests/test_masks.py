@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn as nn
 
+import gmmvit
 from gmmvit.masks import ElementMask, GaussianBias, GaussianMixtureMask, no_decay
 
 KINDS = {
@@ -312,3 +313,87 @@ def test_scores_that_do_not_fit(kind):
         assert str(shape) in str(caught.value)
     with pytest.raises(ValueError, match=r"has 2 heads and got scores of 3: \(1, 3, 7, 7\)"):
         mask(torch.zeros(1, 3, 7, 7))
+
+
+# ---- the public code's float32 underflow -----------------------------------------------------------------------------
+
+
+class Literal(nn.Module):
+    """The public code's mixture written down as it stands there: exp(-d2) in float32, its root, its power."""
+
+    def __init__(self, side, sigma, alpha, prefix=0):
+        super().__init__()
+        self.sigma, self.alpha, self.prefix = nn.Parameter(sigma), nn.Parameter(alpha), prefix  # (K, heads)
+        rows, columns = torch.arange(side**2) // side, torch.arange(side**2) % side
+        d2 = (rows[:, None] - rows) ** 2 + (columns[:, None] - columns) ** 2
+        self.base = torch.exp(-d2.float()) ** 0.5  # (N, N)
+
+    def weight(self):
+        power = 1 / (self.sigma.float()[..., None, None] ** 2 + 1e-5)
+        return (self.alpha.float()[..., None, None] * self.base**power).sum(0)  # (heads, N, N)
+
+    def forward(self, scores):
+        scores = scores.clone()
+        scores[..., self.prefix :, self.prefix :] *= self.weight().to(scores.dtype)
+        return scores
+
+
+@pytest.mark.parametrize("side, zeros", [(8, 0.0), (16, 0.333), (32, 0.763)])
+def test_underflow_is_that_of_the_public_code(side, zeros):
+    torch.manual_seed(0)
+    mask = GaussianMixtureMask((side, side), 3, kernels=4, underflow=True)
+    with torch.no_grad():
+        mask.sigma.view(-1)[:2] = torch.tensor([0.3, -1.0])  # narrow ones too
+    literal = Literal(side, mask.sigma.detach().clone(), mask.alpha.detach().clone())
+    weight, expected = mask.weight(), literal.weight()
+    assert ((weight == 0).all(0)).double().mean().item() == pytest.approx(zeros, abs=1e-3)
+    assert torch.equal(weight == 0, expected == 0)
+    assert (weight - expected).abs().max() <= 1e-6 * expected.abs().max()
+    upstream = torch.rand_like(expected)  # of one sign: else a million terms cancel, and their rounding is left
+    (weight * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    for name in ("sigma", "alpha"):
+        ours, theirs = getattr(mask, name).grad, getattr(literal, name).grad
+        assert (ours - theirs).abs().max() <= 1e-6 * theirs.abs().max(), name
+    exact = GaussianMixtureMask((side, side), 3, kernels=4)
+    exact.load_state_dict(mask.state_dict())
+    assert ((exact.weight() - expected).abs().max() > 0.1) == (side > 8)
+
+
+def test_underflow_keeps_the_inexact_end_of_float32():
+    """From d2 = 87.3 to 103.9 float32 has few bits left for exp(-d2), and powers of it are off."""
+    ones = {"kernels": 1, "sigma_init": (3.0, 0.0), "alpha_init": (1.0, 0.0)}
+    mask, exact = (GaussianMixtureMask((11, 11), 1, underflow=flag, **ones) for flag in (True, False))
+    literal = Literal(11, mask.sigma.detach(), mask.alpha.detach())
+    first = [each.weight()[0, 0].detach().double() for each in (mask, literal, exact)]  # of the token in a corner
+    torch.testing.assert_close(first[0], first[1], rtol=2e-6, atol=0)
+    off = (first[0] / first[2] - 1).abs().view(11, 11)
+    assert off[1, 10] > 1e-3 and off[2, 10] == 1 and off[0, 9] < 1e-5  # d2 = 101, 104 and 81
+
+
+@pytest.mark.parametrize(
+    "name, size", [("pit", 32), ("pit", 64), ("t2t", 32), pytest.param("t2t", 64, marks=pytest.mark.slow)]
+)
+def test_underflow_in_a_model_is_the_public_mask_in_that_model(name, size):
+    torch.manual_seed(0)
+    models = [gmmvit.create_model(name, size, mask="gmm", underflow=flag).eval() for flag in (True, False)]
+    with torch.no_grad():
+        for parameter in models[0].parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    models[1].load_state_dict(models[0].state_dict())
+    masks = iter(gmmvit.masks_of(models[0]).values())
+
+    def literal(grid, heads, prefix, key_grid):
+        mask = next(masks)
+        assert (mask.grid, mask.heads, mask.prefix) == (grid, heads, (prefix, prefix))
+        return Literal(grid[0], mask.sigma.detach().clone(), mask.alpha.detach().clone(), prefix)
+
+    public = gmmvit.create_model(name, size).eval()
+    public.load_state_dict(models[0].state_dict(), strict=False)
+    gmmvit.attach(public, literal, img_size=size)
+    images = torch.randn(2, 3, size, size, dtype=torch.float64)
+    with torch.no_grad():
+        ours, exact, expected = (model.double()(images) for model in (*models, public))
+    scale = expected.abs().max()
+    assert (ours - expected).abs().max() <= 1e-6 * scale
+    assert (exact - expected).abs().max() > 1e-4 * scale

@@ -24,7 +24,7 @@ def test_overrides_reach_recipe_mask_and_model():
 def test_masks_options_have_no_name_of_a_recipe_s_setting():
     for mask in KINDS:
         assert not set(mask_hints(mask)) & {*recipe_hints("short"), *MODEL_OPTIONS}
-    assert set(mask_hints("gmm")) == {"kernels", "share_heads", "sigma_init", "alpha_init", "where"}
+    assert set(mask_hints("gmm")) == {"kernels", "share_heads", "sigma_init", "alpha_init", "where", "underflow"}
     assert set(mask_hints("gab")) == {"share_heads", "amplitude", "sigma"}
 
 

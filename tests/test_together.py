@@ -103,6 +103,26 @@ def test_the_mixtures_of_all_layers_are_one_computation(gpu, monkeypatch):
     assert len(calls) == 2
 
 
+def test_masks_that_underflow_are_computed_apart_from_those_that_do_not(gpu):
+    masks = [GaussianMixtureMask((16, 16), 2, underflow=flag) for flag in (False, True, False, True)]
+    alone = [mask.weight() for mask in masks]
+    with together.computed_together(masks):
+        for mask, weight in zip(masks, alone, strict=True):
+            torch.testing.assert_close(mask.weight(), weight)
+            assert bool((mask.weight() == 0).any()) == mask.underflow
+
+
+def test_the_underflow_has_the_gradient_of_a_gpu_too(gpu):
+    mask = GaussianMixtureMask((16, 16), 2, underflow=True)
+    wanted = torch.rand(2, 256, 256)
+    ours = torch.autograd.grad(mask.weight(), (mask.sigma, mask.alpha), wanted)
+    squared = squared_distances((16, 16))
+    base = (torch.exp(-squared.values.float()) ** 0.5)[squared.index].view(256, 256)
+    literal = (mask.alpha[..., None, None] * base ** (1 / (mask.sigma[..., None, None] ** 2 + 1e-5))).sum(0)
+    for one, other in zip(ours, torch.autograd.grad(literal, (mask.sigma, mask.alpha), wanted), strict=True):
+        assert (one - other).abs().max() <= 1e-6 * other.abs().max()
+
+
 def test_a_weight_is_never_older_than_its_parameters(gpu):
     model, image = small()
     gmmvit.attach(model, "gmm")
