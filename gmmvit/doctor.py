@@ -38,10 +38,11 @@ LENGTHS = (49, 64, 197)  # keys: a window of Swin, the small backbones at 32 px,
 
 def findings(device: torch.device, rows: Collection[Row]) -> list[tuple[str, str]]:
     """What there is, and what the engine chooses for these rows: (name, words)."""
+    chosen = precision.resolve("auto", device)
     return [
         ("device", device_words(device)),
         ("versions", versions(device)),
-        ("precision", f"auto is {' ('.join(chosen_precision(device))})"),
+        ("precision", f"auto is {chosen.name} ({chosen.why})"),
         ("attention", "; ".join(attention(device))),
         ("cores", f"{cores()} for a process of a row, of {os.cpu_count()}; threads: {torch.get_num_threads()}"),
         ("loading", loading(device)),
@@ -105,12 +106,6 @@ def there(path: Path) -> Path:
 
 
 # ---- what the engine makes of it -------------------------------------------------------------------------------------
-
-
-def chosen_precision(device: torch.device) -> tuple[str, str]:
-    """What `auto` is, and why."""
-    dtype, why = precision.resolve("auto", device)
-    return str(dtype)[6:], why
 
 
 def attention(device: torch.device) -> list[str]:

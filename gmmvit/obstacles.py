@@ -17,7 +17,6 @@ from .data.workers import shared_memory_free, too_little_shared_memory
 from .doctor import compiler, loaded, there
 from .masks import KINDS
 from .rows import Row
-from .train import precision
 from .ways import FLEX, best_way
 
 LEAST_DISK = 2 * 2**30  # bytes; two checkpoints of a ViT-B with AdamW's moments take as much
@@ -58,18 +57,14 @@ def causes(row: Row, device: torch.device) -> list[str]:
         return str(error).splitlines()[1:]
     except ImportError as error:
         return [str(error)]  # of gmmvit.dense.need
-    recipe, found = row.recipe_settings, []
-    try:
-        precision.resolve(recipe.precision, device)
-    except ValueError as error:
-        found.append(str(error))
+    found = []
     if row.dataset in SETS:
         batch, size, workers, pinned = loaded(row, device)
         found.append(too_little_shared_memory(batch, size, workers, shared_memory_free(), pinned))
     else:
         found.append(_unseen(row.dataset))
     flexed = device.type == "cuda" and row.mask in KINDS and best_way("cuda", KINDS[row.mask].additive, 197) == FLEX
-    if (flexed or getattr(recipe, "compile", False)) and not compiler():
+    if (flexed or getattr(row.recipe_settings, "compile", False)) and not compiler():
         found.append("torch.compile and FlexAttention: expected a C compiler (cc, gcc, clang or $CC), got none")
     return [cause for cause in found if cause]
 

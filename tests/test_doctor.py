@@ -46,8 +46,8 @@ def test_where_nothing_stops_a_row_it_says_so(project, capsys):
     found, said = told(capsys)
     assert list(found) == [*NAMES, "data sets"]
     assert found["device"].startswith("cpu: ") and f"torch {torch.__version__}" in found["versions"]
-    dtype, why = precision.resolve("auto", CPU)
-    assert found["precision"] == f"auto is {str(dtype)[6:]} ({why})"
+    chosen = precision.resolve("auto", CPU)
+    assert found["precision"] == f"auto is {chosen.name} ({chosen.why})"
     assert found["attention"] == "gmm explicit; elm explicit; gab explicit"
     assert found["cores"].startswith(f"{len(os.sched_getaffinity(0))} for a process")
     assert found["data sets"] == "cifar10-mini there" and "MB free in /dev/shm" in found["shared memory"]
@@ -107,7 +107,6 @@ def test_a_gpu_is_named_with_what_it_is(monkeypatch):
 
 
 def test_on_a_gpu_little_shared_memory_and_a_missing_compiler_stop_a_row(monkeypatch):
-    monkeypatch.setattr(obstacles.precision, "resolve", lambda *_: None)
     monkeypatch.setattr(obstacles, "check", lambda row: row)
     monkeypatch.setattr(obstacles, "shared_memory_free", lambda: 64 << 20)
     monkeypatch.setattr("gmmvit.data.workers.cores", lambda: 17)
