@@ -1,11 +1,12 @@
 """Kernels and bytes of a training step on CUDA, counted without a GPU.
 
     python tests/budget.py vit gmm [float32]    the sums, and the groups of operators that move most
-    python tests/budget.py                      the sums of all, as budget.json has them
+    python tests/budget.py > tests/budget.json  the sums of all
 
 The engine's own step runs on fake tensors of cuda:0, which have shapes and no numbers. Every operator below autograd is
-counted: views are free, the others read their arguments and write their results once. What Inductor would fuse in a
-compiled model cannot be counted: compiled functions run as they are written.
+counted: views are free, the others read their arguments and write their results once. FlexAttention is counted as the
+kernels that it is compiled to. What Inductor would fuse in a compiled model cannot be counted: all else runs as it is
+written.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from unittest import mock
 import numpy as np
 import timm
 import torch
+import torch.nn.attention.flex_attention as flex
 import torch.nn.functional as F
 from pretend import backward_works, environment, without_driver
 from pretend_kernels import FusedAttention
@@ -75,13 +77,45 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         results = func(*args, **(kwargs or {}))
         name = getattr(func, "overloadpacket", func).__name__
-        read = _distinct((args, kwargs))
-        written = _distinct(results)
-        tensors = [*read, *written]
-        if name not in VIEWS and any(tensor.device.type == "cuda" for tensor in tensors):
-            dtype = str(max(tensors, key=torch.Tensor.numel).dtype)[6:]
-            self.launches.append(Launch(name, dtype, _phase(), _kernels(name, args), _bytes(name, read, written)))
+        if name not in VIEWS:
+            self.add(name, _kernels(name, args), _distinct((args, kwargs)), _distinct(results))
         return results
+
+    def add(self, name: str, kernels: int, read: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """An operator, where it runs on the GPU."""
+        tensors = [*read, *written]
+        if any(tensor.device.type == "cuda" for tensor in tensors):
+            dtype = str(max(tensors, key=torch.Tensor.numel).dtype)[6:]
+            self.launches.append(Launch(name, dtype, _phase(), kernels, _bytes(name, read, written)))
+
+    def flex_attention(self, query, key, value, score_mod, block_mask=None, scale=None):
+        """FlexAttention's compiled kernels: the tensors that score_mod has captured are read as well."""
+        captured = _distinct([cell.cell_contents for cell in score_mod.__closure__ or ()])
+        return _Flex.apply(self, query, key, value, *captured)
+
+
+class _Flex(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, counting, query, key, value, *captured):
+        out, logsumexp = torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, *captured, out, logsumexp)
+        ctx.counting = counting
+        counting.add("flex_attention", 1, [query, key, value, *captured], [out, logsumexp])
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """A first kernel sums out * gradient for each query; the gradients of captured tensors begin at 0."""
+        *inputs, out, logsumexp = ctx.saved_tensors
+        wanted = list(zip(inputs, ctx.needs_input_grad[1:], strict=True))
+        gradients = [torch.empty_like(tensor) if needed else None for tensor, needed in wanted]
+        zeroed = [gradient for gradient in gradients[3:] if gradient is not None]
+        written = [*gradients[:3], *zeroed]
+        ctx.counting.add("flex_attention_backward", 1, [out, gradient], [logsumexp])
+        for tensor in zeroed:
+            ctx.counting.add("zeros", 1, [], [tensor])
+        ctx.counting.add("flex_attention_backward", 1, [*inputs, gradient, logsumexp, logsumexp, *zeroed], written)
+        return None, *gradients
 
 
 def _distinct(values) -> list[torch.Tensor]:
@@ -141,6 +175,7 @@ def count(name: str, mask: str, dtype: torch.dtype = torch.bfloat16, batch: int 
             (torch._C, "_select_conv_backend", lambda *args, **kwargs: torch._C._ConvBackend.Cudnn),
             (torch._C, "_conv_determine_backend_memory_format", lambda *args, **kwargs: torch.contiguous_format),
             (torch, "equal", lambda one, other: True),  # of numbers, which there are none
+            (flex, "flex_attention", counting.flex_attention),
             (torch.cuda, "is_available", lambda: False),  # else FakeTensorMode would try it
         ):
             stack.enter_context(mock.patch.object(*place))
@@ -153,6 +188,7 @@ def count(name: str, mask: str, dtype: torch.dtype = torch.bfloat16, batch: int 
         update.working.module.train()
         part = np.arange(batch), torch.zeros(batch, 3, size, size), torch.zeros(batch, dtype=torch.int64)
         update([part], 1)
+        counting.launches.clear()
         with counting:
             update([part], 2)
     return counting.launches

@@ -1,15 +1,61 @@
 """What the tests share: the device, and models whose every weight is drawn anew."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn as nn
+from pretend import backward_works, environment, pretended
+from pretend_kernels import flex_attention
+from pretend_process import inside, pytest_pyfunc_call, pytest_runtest_logreport  # noqa: F401  hooks
+
+from gmmvit import ways
 
 
-@pytest.fixture(
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
-)
-def device(request):
-    return torch.device(request.param)
+def devices(*marks: pytest.MarkDecorator) -> list:
+    """The values of `device`, with marks on all but the plain CPU."""
+    real = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+    return [
+        "cpu",
+        pytest.param("cpu, fused", marks=marks),
+        pytest.param("pretend", marks=[pytest.mark.pretend, *marks]),
+        pytest.param("cuda", marks=[real, *marks]),
+    ]
+
+
+@pytest.fixture(params=devices())
+def device(request, monkeypatch):
+    """The CPU, the CPU with fused attention taken as on a GPU, the pretend GPU, and a real one where there is one."""
+    if request.param == "cpu, fused":
+        monkeypatch.setitem(ways.TABLE, "cpu", ways.TABLE["cuda"])
+        monkeypatch.setattr("gmmvit.together.on_gpu", lambda tensor: True)
+        monkeypatch.setattr("torch.nn.attention.flex_attention.flex_attention", flex_attention)
+    if request.param != "pretend":
+        yield torch.device(request.param.split(",")[0])
+    elif inside():
+        with _pretended(backward=True)():
+            yield torch.device("cuda")
+    else:
+        yield
+
+
+def _pretended(backward: bool):
+    """What makes the pretend GPU; the test is skipped where it cannot do what is asked."""
+    if backward and not backward_works():
+        pytest.skip(environment()[1])
+    return pretended
+
+
+@pytest.fixture(params=devices()[2:])
+def forward_gpu(request):
+    """A GPU, pretend or real, for what needs no backward: `with forward_gpu() as gpu:` (None where it is real)."""
+    return nullcontext if request.param == "cuda" else _pretended(backward=False) if inside() else None
+
+
+@pytest.fixture(params=devices()[2:])
+def gpu(request):
+    """The same for backward as well."""
+    return nullcontext if request.param == "cuda" else _pretended(backward=True) if inside() else None
 
 
 def redraw(model: nn.Module, image: torch.Tensor, seed: int = 0) -> nn.Module:

@@ -8,7 +8,7 @@ are refused as CUDA's kernels refuse them. `gpu.log` counts {(kind, place): time
 and kinds that begin with "wait" where the host waits for the GPU. Backward works in a process that was started with
 `environment()`.
 
-Not emulated: kernels and their races, NCCL, memory and its limits, speed, fused attention inside nn.MultiheadAttention.
+Not emulated: kernels and their races, NCCL, memory and its limits, speed, what a compiler makes of a model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from unittest import mock
 
 import torch
 import torch.__future__ as future
-from pretend_kernels import KERNELS, FusedAttention
+import torch.nn.attention.flex_attention as flex
+from pretend_kernels import KERNELS, FusedAttention, flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -256,6 +257,7 @@ REPLACED = [
     (torch.accelerator, "is_available", lambda: True),
     (torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda")),
     (torch.accelerator, "set_device_index", lambda device: None),
+    (flex, "flex_attention", flex_attention),
 ]
 
 
@@ -263,9 +265,10 @@ REPLACED = [
 def without_driver(swap: bool = True):
     """Inside, torch asks no driver about cuda:0; .to() swaps a parameter with the one it made, or replaces it."""
     torch._C._ensureCUDADeviceGuardSet()
-    if backward_works():
-        ctypes.CDLL(None).pretend_devices(127)  # as many as torch's guard without a driver claims
     with contextlib.ExitStack() as stack:
+        if backward_works():
+            ctypes.CDLL(None).pretend_devices(127)  # as many as torch's guard without a driver claims
+            stack.callback(ctypes.CDLL(None).pretend_devices, 0)
         for place in REPLACED:
             stack.enter_context(mock.patch.object(*place))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))  # no GPU, no thread of it

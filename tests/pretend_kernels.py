@@ -1,6 +1,8 @@
-"""The kernels that torch chooses on a GPU and has not on a CPU: fused attention and cudnn's batch norm, by hand."""
+"""Kernels that torch has on a GPU alone: its choice of fused attention, FlexAttention, cudnn's batch norm."""
 
 from __future__ import annotations
+
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -75,6 +77,13 @@ KERNELS = {
 }
 
 
+WITHIN = {  # functions that hide the mode from what they call, and the check by which they do
+    torch.Tensor.backward: (torch._tensor, "has_torch_function_unary"),
+    torch.autograd.backward: (torch.autograd, "has_torch_function"),  # gradient checkpointing goes forward in it
+    F.multi_head_attention_forward: (F, "has_torch_function"),
+}
+
+
 class FusedAttention(TorchFunctionMode):
     """Picks the kernel for F.scaled_dot_product_attention on a GPU like an A100, where torch would ask the driver."""
 
@@ -83,16 +92,13 @@ class FusedAttention(TorchFunctionMode):
         self.tensors = tensors
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention and isinstance(args[0], self.tensors):
-            return attend(*args, **(kwargs or {}))
-        if func is torch.Tensor.backward:  # in it as well: gradient checkpointing runs forward passes there
-            with type(self)(self.tensors):
-                return _backward(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _backward(loss, gradient=None, retain_graph=None, create_graph=False, inputs=None):
-    torch.autograd.backward(loss, gradient, retain_graph, create_graph, inputs=inputs)
+            return attend(*args, **kwargs)
+        if func in WITHIN:
+            with type(self)(self.tensors), mock.patch.object(*WITHIN[func], lambda *tensors: False):
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
@@ -118,3 +124,13 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     inputs = (query, key, value, attn_mask)
     trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs)
     return aten._scaled_dot_product_efficient_attention(*inputs, trains, scale=scale)[0]
+
+
+def flex_attention(query, key, value, score_mod, block_mask=None, scale=None):
+    """What FlexAttention's compiled kernel computes, with the gradients of what score_mod has captured."""
+    scores = _scores(query, key, None, scale)
+    places = [
+        torch.arange(size, device=query.device).view([-1 if other == dim else 1 for other in range(4)])
+        for dim, size in enumerate(scores.shape)
+    ]
+    return score_mod(scores, *places).softmax(-1).to(query.dtype) @ value

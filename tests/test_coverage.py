@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 import torch.nn as nn
-from conftest import redraw
+from conftest import devices, redraw
 
 import gmmvit
 from gmmvit.coverage import REFUSED, WORKS, build
@@ -64,6 +64,7 @@ def spread(values: torch.Tensor) -> float:
     return values.std().item()
 
 
+@pytest.mark.parametrize("device", devices(pytest.mark.slow), indirect=True)
 @pytest.mark.parametrize("file", WORKS)
 def test_masks_on_a_model_of_every_file(file, device):
     torch.manual_seed(0)

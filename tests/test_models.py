@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from conftest import devices
 from timm.data import resolve_data_config
 from timm.utils import ModelEmaV3
 
@@ -35,13 +36,6 @@ VARIANTS = {
     "vit_wide": (8, 4, 4_283_146, 4_282_954),
     "vit_heat": (8, 6, 2_425_930, 2_426_026),
 }
-
-
-@pytest.fixture(
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA"))]
-)
-def device(request):
-    return request.param
 
 
 def trainable(model):
@@ -78,6 +72,7 @@ def test_a_mask_leaves_the_initial_weights_alone():
     assert all(torch.equal(weight, masked[name]) for name, weight in plain.items())
 
 
+@pytest.mark.parametrize("device", devices(pytest.mark.slow), indirect=True)
 @pytest.mark.parametrize("size", [32, 64])
 @pytest.mark.parametrize("name", [*FIVE, "vit_wide"])
 def test_forward_and_backward(name, size, device):
@@ -396,6 +391,7 @@ def test_timm_makes_and_understands_them(name):
     assert [m.shape[1] for m in maps(torch.randn(1, 3, 32, 32))] == maps.feature_info.channels()
 
 
+@pytest.mark.parametrize("device", devices(pytest.mark.slow), indirect=True)
 @pytest.mark.parametrize("name", FIVE)
 def test_checkpointing_copies_and_averages(name, device):
     torch.manual_seed(0)
@@ -444,13 +440,14 @@ def test_fused_attention_is_for_accelerators(accelerator, monkeypatch):
     assert all(module.fused_attn is accelerator for module in attentions)
 
 
+@pytest.mark.parametrize("device", devices(pytest.mark.slow), indirect=True)
 @pytest.mark.parametrize("name", FIVE)
 def test_bfloat16_autocast_stays_close(name, device):
     torch.manual_seed(0)
     model = create_model(name).to(device).eval()
     x = torch.randn(8, 3, 32, 32, device=device)
     exact = model(x)
-    with torch.autocast(device, torch.bfloat16):
+    with torch.autocast(device.type, torch.bfloat16):
         rounded = model(x)
     assert rounded.dtype == torch.bfloat16
     assert (rounded - exact).abs().max() < 0.1 * exact.std()
