@@ -208,6 +208,31 @@ def report(arguments: argparse.Namespace) -> None:
     print(write(rows(profile), reports(profile), arguments.out, partial=arguments.partial))
 
 
+def doctor(arguments: argparse.Namespace) -> int:
+    """Prints the machine, what the engine makes of it, and what would stop a row; 1 where something would."""
+    from .doctor import findings
+    from .obstacles import obstacles
+    from .params import read
+    from .project import root
+    from .train.devices import find
+
+    device, said = find(), ""
+    try:
+        params = read(root() / "params.yaml")
+        profile, rows = params.profile, params.rows
+    except (ValueError, OSError) as error:
+        said, profile, rows = str(error), "", {}
+    for name, words in findings(device, rows.values()):
+        print(f"{name:14} {words}", flush=True)
+    if said:
+        print(f"no row is known: {said}")
+        return 1
+    found = obstacles(rows, device)
+    print(f"profile {profile}: " + ("nothing stops its rows here" if not found else "what would stop a row"))
+    print("".join(f"  {line}\n" for line in found), end="")
+    return int(bool(found))
+
+
 def bench(arguments: argparse.Namespace) -> None:
     """Runs one of the benchmarks; keeps its figures where that is asked for."""
     import torch
@@ -266,6 +291,10 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--partial", action="store_true", help="of the tables and figures in reports/PROFILE/partial")
     verb.add_argument("--out", type=Path, metavar="FOLDER", help="where the page goes")
     verb.set_defaults(call=report)
+    verb = verbs.add_parser(
+        "doctor", help="the machine, what is chosen on it, and what would stop a row of the profile"
+    )
+    verb.set_defaults(call=doctor)
     verb = verbs.add_parser("bench", help="timings as ratios, in one run")
     verb.add_argument("what", choices=("masks", "train", "data", "mix", "dense"))
     verb.add_argument("--model", help="masks, dense: a model of timm (the 2.7M ViT, Swin-S); train: one (all five)")

@@ -9,8 +9,8 @@ PEAKS = {"float32": 19.5e12, "tf32": 156e12}  # FLOP/s of an A100's products; in
 SHARE, FLOAT32_SHARE = 0.4, 0.6  # of them that training keeps up: in float32 it waits for little but the products
 SMALL = 1e9  # MACs of an image, below which launching a step's kernels lasts longer than computing them ...
 SMALL_SPEED = 20e12  # ... so that no more FLOP/s are done: by count 10e12 (CaiT) to 50e12 (T2T) at 128 images a step
-ASSUMED = """A100 hours are assumed, not measured: 40 % of its 312 TFLOP/s (bfloat16; of 156 in TF32), 60 % of 19.5 where
-the recipe says float32; and at most 20 TFLOP/s, 6 % of the peak, for models below 1 GMAC an image, because their
+ASSUMED = """A100 hours are assumed, not measured: 40 % of its 312 TFLOP/s (bfloat16; of 156 in TF32), 60 % of 19.5
+where the recipe says float32; and at most 20 TFLOP/s, 6 % of the peak, for models below 1 GMAC an image, because their
 steps of 128 images wait for 400 to 3,000 kernels to be launched."""
 
 
