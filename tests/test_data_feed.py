@@ -104,6 +104,14 @@ def test_a_process_makes_at_most_64_images_at_a_time():
     assert sizes == [[64, 64, 22]] * 3
 
 
+@pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True)])
+def test_memory_is_pinned_for_the_device_of_the_run_and_not_for_one_that_is_there(monkeypatch, device, pinned):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    streams = {"train": Stream(Numbers(), plain)}
+    assert Feed(streams, groups, device=torch.device(device)).loader.pin_memory is pinned
+    assert data.batches(Numbers(), plain, np.arange(10), 5).pin_memory is False
+
+
 def failing(samples, seeds):
     if len(samples) == 22:  # the last item of each group
         raise ValueError("the disk has gone")

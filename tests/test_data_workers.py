@@ -79,9 +79,9 @@ def test_too_little_shared_memory_is_said_in_a_sentence(monkeypatch):
 
 
 def test_a_run_says_so_before_it_trains(monkeypatch, tmp_path):
-    from gmmvit.train import classify, train
+    from gmmvit.train import train
 
-    monkeypatch.setattr(classify, "shared_memory_free", lambda: 100_000)
+    monkeypatch.setattr(workers, "shared_memory_free", lambda: 100_000)
     row = {"dataset": "cifar10-mini", "model": "test_vit", "recipe": "gmm", "set": {"epochs": 1, "warmup_epochs": 0}}
     with pytest.raises(ValueError, match="/dev/shm: expected .* --workers 0 fits"):
         train(row, tmp_path / "run", device="cpu", workers=2)

@@ -105,6 +105,37 @@ def test_batches_are_the_same_for_any_processes_shares_and_restarts(data, kind):
 
 
 @pytest.mark.parametrize("kind", SETS)
+def test_processes_read_what_the_run_would_and_send_bytes_where_they_can(data, kind):
+    row, seen = Row(SETS[kind], "swin_micro", "gab", RECIPE[kind], set=SMALL), {}
+    for workers in (0, 2):
+        task = TASKS[kind](row, World(), workers)
+        seen[workers] = list(flat(task.batches(0, 0)).values()), [batch[:2] for batch in task.tested("test")]
+        ((images, targets), _) = task.feed.loader.dataset["test", np.arange(2)]
+        if kind == "detection":
+            assert all(image.dtype == torch.uint8 for image in images)
+            (first, *_), *_ = next(task.tested("test"))
+            assert torch.equal(first, images[0].float() / 255)
+        else:
+            assert all(target.dtype == torch.uint8 for target in targets)
+        task.close()
+    assert equal(seen[0], seen[2])
+
+
+def equal(one, other):
+    if torch.is_tensor(one):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
+    return len(one) == len(other) and all(map(equal, one, other))
+
+
+def test_too_little_shared_memory_stops_a_row_before_it_trains(data, monkeypatch):
+    monkeypatch.setattr("gmmvit.data.workers.shared_memory_free", lambda: 1 << 20)
+    with pytest.raises(ValueError, match="/dev/shm: expected .* for 4 loading processes"):
+        TASKS["detection"](Row("coco-shapes", "swin_micro", recipe="coco-3x", set=SMALL), World(), 4)
+
+
+@pytest.mark.parametrize("kind", SETS)
 def test_a_run_of_three_steps_ends_as_it_did_and_goes_on_where_it_was_stopped(data, kind):
     def after(stop):
         task = task_of(kind, drop_path=0.3, warmup_steps=0, lr=1e-3)

@@ -8,8 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
+
+from gmmvit.train import signals
 
 pytestmark = pytest.mark.slow
 
@@ -145,22 +148,113 @@ def test_asked_to_stop_in_an_epoch_it_saves_and_goes_on_there(undisturbed, tmp_p
     assert_same(tmp_path / "run", undisturbed)
 
 
-def test_two_processes_that_are_killed_go_on_together(tmp_path):
+@pytest.fixture(scope="module")
+def undisturbed_by_two(tmp_path_factory):
+    out = tmp_path_factory.mktemp("two") / "run"
+    done = subprocess.run(launched(out), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def launched(out, *options):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "gmmvit.train"]
-    call = [*launcher, *words(tmp_path / "run")]
+    return [*launcher, *words(out), *options]
+
+
+def test_two_processes_that_are_killed_go_on_together(undisturbed_by_two, tmp_path):
+    call = launched(tmp_path / "run")
     saved = tmp_path / ".checkpoints" / "run" / "last.pt"
     process = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not saved.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    wait_for(saved.exists)
+    workers = children(process.pid)
     assert len(workers) == 2
     for worker in workers:
-        os.kill(int(worker), signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
     assert process.wait(60) != 0
-    for folder in ("run", "undisturbed"):
-        call[-1] = f"--out={tmp_path / folder}"
-        done = subprocess.run(call, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        assert ("resumed" in done.stdout) == (folder == "run")
-    assert_same(tmp_path / "run", tmp_path / "undisturbed")
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "resumed" in done.stdout
+    assert_same(tmp_path / "run", undisturbed_by_two)
+
+
+# ---- a queue's signal goes to every process of a job, those that load among them -------------------------------------
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+def children(process):
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def family(process):
+    """A process and all that descend from it."""
+    return [process, *(each for child in children(process) for each in family(child))]
+
+
+def alive(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def in_a_notebook(out, tmp_path):
+    """As dvc.yaml starts papermill, with a notebook that trains as run.ipynb does, slowly."""
+    code = f"{SLOW}\nfrom gmmvit.cli import main\nassert main({['train', *words(out), '--workers=2']!r}) == 0"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)], metadata={"kernelspec": kernel})
+    nbformat.write(notebook, tmp_path / "train.ipynb")
+    papermill = f"papermill {tmp_path}/train.ipynb {tmp_path}/run.ipynb -k python3 --log-output --no-progress-bar"
+    return ["sh", "-c", f"trap '' TERM; {papermill}"]
+
+
+def alone(out, tmp_path):
+    program = f"import sys\n{SLOW}\nfrom gmmvit.cli import main\nsys.exit(main(['train', *sys.argv[1:]]))"
+    return [sys.executable, "-c", program, *words(out), "--workers=2"]
+
+
+def by_two(out, tmp_path):
+    return launched(out, "--workers=1")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("number", (signal.SIGTERM, signal.SIGINT))
+@pytest.mark.parametrize("way", (alone, in_a_notebook, by_two))
+def test_a_signal_to_all_processes_of_a_job_loses_nothing(request, tmp_path, way, number):
+    call, saved = way(tmp_path / "run", tmp_path), tmp_path / ".checkpoints" / "run" / "last.pt"
+    process = subprocess.Popen(
+        call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    wait_for(saved.exists)  # the first epoch has ended
+    time.sleep(0.2)
+    members = family(process.pid)
+    assert sum("pt_data_worker" in Path(f"/proc/{each}/comm").read_text() for each in members) == 2
+    before = torch.load(saved, weights_only=True)["place"]
+    for group in {os.getpgid(each) for each in members}:
+        os.killpg(group, number)
+    said, _ = process.communicate(timeout=120)
+    code = 128 + number if way is alone else 1  # of papermill and of torchrun, where the signal reaches their children
+    assert process.returncode == (-number if way is in_a_notebook and number == signal.SIGINT else code), said
+    wait_for(lambda: not any(alive(each) for each in members), 30)
+    place = torch.load(saved, weights_only=True)["place"]
+    assert (place["epoch"], place["step"]) > (before["epoch"], before["step"]) and place["step"] > 0
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert_same(tmp_path / "run", request.getfixturevalue("undisturbed_by_two" if way is by_two else "undisturbed"))
+
+
+def test_the_same_request_may_come_twice():
+    with signals.remembered() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal == signal.SIGTERM
+        time.sleep(signals.SOON + 0.1)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

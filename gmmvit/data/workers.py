@@ -68,6 +68,12 @@ def too_little_shared_memory(batch: int, size: int, workers: int, free: int | No
     )
 
 
+def require_shared_memory(batch: int, size: int, workers: int, device: torch.device) -> None:
+    """Refuses to begin where the loading processes of a run on this device would run out of shared memory."""
+    if wrong := too_little_shared_memory(batch, size, workers, shared_memory_free(), device.type == "cuda"):
+        raise ValueError(wrong)
+
+
 def begin(worker: int) -> None:
     """What a loading process does first: a signal to the whole group is its parent's to answer."""
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -18,11 +18,11 @@ TRIES, MOST_OF_ONE_CLASS = 10, 0.75
 def for_segmentation(
     statistics: tuple, samples: Sequence, seeds: np.ndarray, crop: int = 0, short: int = 512, long: int = 2048
 ) -> tuple[torch.Tensor | Movable, torch.Tensor | Movable]:
-    """Normalised images and classes: crops in training, else whole images that fit beside labels of their own size."""
+    """Normalised images and uint8 classes: crops in training, else images that fit beside labels of their own size."""
     mean, std = (torch.tensor(values)[:, None, None] for values in statistics)
     images, labels = Movable(), Movable()
     for (image, classes), u in zip(samples, drawn(seeds), strict=True):
-        pixels, numbers = as_tensor(image), torch.from_numpy(classes.astype(np.int64))
+        pixels, numbers = as_tensor(image), torch.from_numpy(classes.astype(np.uint8))
         if crop:
             pixels, numbers = random_crop(pixels, numbers, u, crop, short, long)
             pixels = distorted(pixels, u[LIGHT:])
@@ -44,7 +44,7 @@ def random_crop(
     factor = 0.5 + 1.5 * u[SCALE]
     size = fitted(image.shape[-2:], short * factor, long * factor)
     image = scaled(image, size)
-    labels = F.interpolate(labels[None, None].float(), size, mode="nearest")[0, 0].long()
+    labels = F.interpolate(labels[None, None].float(), size, mode="nearest")[0, 0].to(torch.uint8)
     for number in range(TRIES):
         top, left = (
             int(v * (max(side - crop, 0) + 1)) for v, side in zip(u[PLACES + 2 * number :][:2], size, strict=True)

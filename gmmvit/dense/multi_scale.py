@@ -19,7 +19,9 @@ from .transforms import (
     ROW,
     SHORT,
     WIDTH,
+    Bytes,
     Movable,
+    as_bytes,
     as_tensor,
     drawn,
     fitted,
@@ -45,15 +47,16 @@ class Sizes(NamedTuple):
 
 
 def for_detection(source: Coco, samples: Sequence, seeds: np.ndarray, sizes: Sizes | None) -> tuple[Movable, Movable]:
-    """Images (3, H, W) in [0, 1] and targets; without sizes, images as they are and no targets, for evaluation."""
+    """Images (3, H, W) in [0, 1] and targets; without sizes, for evaluation, images as they are, still uint8."""
+    if not sizes:
+        return Bytes(as_bytes(image) for image, _ in samples), Movable()
     images, targets = Movable(), Movable()
     for (image, objects), u in zip(samples, drawn(seeds), strict=True):
         pixels = as_tensor(image)
-        if sizes:
-            target = source.target(objects, tuple(pixels.shape[-2:]))
-            pixels, target = multi_scale(pixels, target, u, sizes)
-            targets.append(target)
+        target = source.target(objects, tuple(pixels.shape[-2:]))
+        pixels, target = multi_scale(pixels, target, u, sizes)
         images.append(pixels)
+        targets.append(target)
     return images, targets
 
 

@@ -12,7 +12,7 @@ import torch.nn as nn
 
 from ..data.feed import Feed
 from ..data.loader import Stream
-from ..data.workers import loading_processes
+from ..data.workers import loading_processes, require_shared_memory
 from ..measure import cost
 from ..rows import Row
 from ..train.processes import World
@@ -43,6 +43,8 @@ class Dense:
         self.shares = world.size * self.recipe.accumulate
         self.factor = self.dataset.size / find(row.recipe).short
         self.short, self.long = (round(side * self.factor) for side in (self.recipe.short, self.recipe.long))
+        uint8 = round((4 * self.short * self.long) ** 0.5)  # side of an image that takes as much: float32, and masks
+        require_shared_memory(max(self.recipe.batch // self.shares, 1), uint8, self.workers, world.device)
 
     @cached_property
     def sources(self) -> dict:
@@ -160,7 +162,7 @@ class Segmentation(Dense):
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, step: int) -> torch.Tensor:
         """Cross-entropy of the head, and 0.4 of that of the auxiliary head."""
-        return segmenter.loss(model(images), labels)
+        return segmenter.loss(model(images), labels.long())
 
     @torch.inference_mode()
     def test(self, model: nn.Module, split: str = "test") -> dict[str, float]:

@@ -29,6 +29,13 @@ class Movable(list):
         return Movable(moved(each) for each in self)
 
 
+class Bytes(Movable):
+    """Images (3, H, W) uint8, which become float32 in [0, 1] on the device that they are sent to."""
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Movable:
+        return Movable(in_unit(each) for each in super().to(device, non_blocking))
+
+
 def fitted(size: Sequence[int], short: float, long: float) -> tuple[int, int]:
     """The sides of an image that fits."""
     factor = min(short / min(size), long / max(size))
@@ -45,6 +52,16 @@ def drawn(seeds: np.ndarray) -> np.ndarray:
     return np.stack([draws.uniform(seeds, number) for number in range(DRAWS)], 1)
 
 
+def as_bytes(image: Image.Image) -> torch.Tensor:
+    """(3, H, W) uint8."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def in_unit(pixels: torch.Tensor) -> torch.Tensor:
+    """uint8 -> float32 in [0, 1]."""
+    return pixels.float() / 255
+
+
 def as_tensor(image: Image.Image) -> torch.Tensor:
     """(3, H, W) float32 in [0, 1]."""
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+    return in_unit(as_bytes(image))

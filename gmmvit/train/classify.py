@@ -16,7 +16,7 @@ from ..data.augment import Augmentation
 from ..data.feed import Feed
 from ..data.finish import Pieces, Raw, Unfinished
 from ..data.loader import Stream
-from ..data.workers import loading_processes, shared_memory_free, too_little_shared_memory
+from ..data.workers import loading_processes, require_shared_memory
 from ..rows import Row
 from ..sites import attach
 from ..starts import starting_model
@@ -40,9 +40,7 @@ class Classification:
         self.steps = self.recipe.steps_per_epoch(len(self.sources["train"]))
         self.shares = world.size * self.recipe.accumulate
         self.mix = recipes.mixer(self.recipe, self.dataset.classes)
-        batch, pinned = self.recipe.batch // self.shares, world.device.type == "cuda"
-        if wrong := too_little_shared_memory(batch, self.dataset.size, self.workers, shared_memory_free(), pinned):
-            raise ValueError(wrong)
+        require_shared_memory(self.recipe.batch // self.shares, self.dataset.size, self.workers, world.device)
 
     def model(self) -> nn.Module:
         """The row's model as training finds it, a function of the row."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+SOON = 1.0  # seconds: a launcher passes on what every process of a job was sent, so the same request comes twice
 
 
 class Stop:
@@ -14,6 +17,7 @@ class Stop:
 
     def __init__(self):
         self.signal: int | None = None
+        self.since = 0.0
 
     @property
     def asked(self) -> bool:
@@ -29,16 +33,18 @@ class Stop:
 
 @contextmanager
 def remembered() -> Iterator[Stop]:
-    """The first signal is remembered; a second one interrupts at once."""
+    """The first signal is remembered; a second Ctrl-C interrupts at once, a second SIGTERM changes nothing."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def remember(number, frame):
-        if stop.asked:
+        now = time.monotonic()
+        if not stop.asked:
+            stop.signal, stop.since = number, now
+        elif number == signal.SIGINT and now - stop.since > SOON:
             raise KeyboardInterrupt
-        stop.signal = number
 
     before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
