@@ -240,10 +240,11 @@ def bench(arguments: argparse.Namespace) -> None:
     from . import benches
     from .bench import save
     from .project import root
+    from .train import devices
 
     name = "-".join([arguments.what, *([arguments.model] if arguments.model else [])])
     record = root() / "reports" / "bench" / f"{name}.json"
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = str(devices.find(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")))
     figures, lines = getattr(benches, arguments.what)(arguments, device)
     print(lines)
     if out := arguments.out or (record if arguments.record else None):

@@ -46,7 +46,7 @@ def effective_receptive_field(
                 seen = _never_alone(model, part).requires_grad_()
                 (gradient,) = torch.autograd.grad(_central(model, seen, features).mean(1).sum(), seen)
                 gradient = gradient[: len(part)]  # images do not meet, so each has its own
-                field = gradient.mean(1).relu().double().sum(0)  # (H, W)
+                field = gradient.mean(1).relu().cpu().double().sum(0)  # (H, W)
                 total = field if total is None else total + field
                 count += len(part)
                 progress.update(len(part))

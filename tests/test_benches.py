@@ -38,6 +38,7 @@ def test_the_peak_is_of_a_real_product():
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
         step()
     assert counter.get_total_flops() == 2 * bench_train.SIDE**3
+    assert bench_train.side(World(device=torch.device("cuda"))) == 8192
 
 
 def test_bench_data_measures_the_augmentation_of_recipes(tmp_path, capsys):

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
+from pretend import pretended
 from pycocotools import mask as run_lengths
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from gmmvit.dense import coco, evaluate, shapes
+from gmmvit.dense.detector import OnTheHost
 from gmmvit.train.processes import World
 
 IMAGES = 12
@@ -102,6 +105,25 @@ def test_the_truth_finds_itself_and_nothing_finds_nothing(home):
     assert scores["box_AR1"] < 100  # several of a class in an image
     nothing = evaluate.average_precision(source.truth, [])
     assert nothing["box_AP"] == 0 and nothing["mask_AP50"] == 0 and nothing["box_AP_large"] == -1
+
+
+def test_masks_are_pasted_on_the_host_as_torchvision_pastes_them():
+    draw = torch.Generator().manual_seed(0)
+    corners = 90 * torch.rand(30, 2, generator=draw) - 10  # some beyond the edge
+    boxes = torch.cat([corners, corners + 2 + 40 * torch.rand(30, 2, generator=draw)], 1)
+    detections = {"boxes": boxes, "scores": torch.rand(30, generator=draw), "labels": torch.ones(30).long()}
+    detections["masks"] = torch.rand(30, 1, 28, 28, generator=draw)
+    transform = GeneralizedRCNNTransform(96, 96, [0.0] * 3, [1.0] * 3).eval()
+    sizes = [(96, 96)], [(120, 150)]
+    (expected,) = transform.postprocess([dict(detections)], *sizes)
+    transform.__class__ = OnTheHost
+    with pretended() as gpu:
+        there = {name: values.to("cuda") for name, values in detections.items()}
+        gpu.log.clear()
+        (found,) = transform.postprocess([there], *sizes)
+        assert sum(times for (kind, _), times in gpu.log.items() if kind.startswith("wait")) == len(detections)
+    assert found.keys() == expected.keys() and found["masks"].shape == (30, 1, 120, 150)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def labels_and_guesses(seed=0):

@@ -45,6 +45,18 @@ def update_of(task, dtype=torch.float32):
     return update
 
 
+def test_a_model_for_a_gpu_has_its_convolutions_as_kernels_there_read_them(data):
+    for kind in TASKS:
+        here = task_of(kind).model()
+        there = task_of(kind, World(device=torch.device("cuda"))).model()
+        for (name, ours), theirs in zip(here.named_parameters(), there.named_parameters(), strict=True):
+            assert torch.equal(ours, theirs[1]), name
+            assert ours.is_contiguous() and theirs[1].is_contiguous(
+                memory_format=torch.channels_last if ours.ndim == 4 else torch.contiguous_format
+            )
+    assert type(task_of("detection").model().transform).__name__ == "OnTheHost"
+
+
 # ---- recipes --------------------------------------------------------------------------------------------------------
 
 

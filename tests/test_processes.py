@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from gmmvit import recipes
 from gmmvit.cli import main
-from gmmvit.train import checkpoint, devices, launchers, train
+from gmmvit.train import checkpoint, devices, launchers, results, train
 from gmmvit.train.pace import Pace
 from gmmvit.train.processes import World
 from gmmvit.train.update import Update
@@ -49,6 +49,8 @@ def test_a_device_that_is_not_there_is_one_sentence(name, told, tmp_path, capsys
     assert main(words(tmp_path / "run", f"--device={name}")) == 1
     assert capsys.readouterr().err.splitlines()[0].startswith(f"gmmvit train: {told}")
     assert not list(tmp_path.iterdir())
+    assert main(["bench", "masks", f"--device={name}"]) == 1
+    assert told in capsys.readouterr().err
 
 
 def test_each_process_of_a_machine_takes_a_gpu_of_its_own_and_the_only_one_where_it_is_shown_one(monkeypatch):
@@ -229,6 +231,18 @@ def test_dropout_belongs_to_step_and_process():
     first = dropped(0, 7)  # is what one process alone has
     torch.manual_seed(5 * 1_000_003 + 7)
     assert torch.equal(first, F.dropout(torch.ones(2, 64, requires_grad=True), 0.5))
+
+
+def test_the_most_memory_is_that_of_all_starts_of_a_run(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 9)
+    cuda = torch.device("cuda")
+    assert results.peak_memory(cuda, {}) == {"peak_memory_bytes": 5, "reserved_memory_bytes": 9}
+    before = {"peak_memory_bytes": 7, "reserved_memory_bytes": 8}
+    assert results.peak_memory(cuda, before) == {"peak_memory_bytes": 7, "reserved_memory_bytes": 9}
+    (here,) = results.peak_memory(torch.device("cpu"), {}).items()
+    assert here[0] == "peak_memory_bytes" and here[1] > 1e8
+    assert results.peak_memory(torch.device("cpu"), {"peak_memory_bytes": 10**15}) == {"peak_memory_bytes": 10**15}
 
 
 # ---- when they look at the loss -------------------------------------------------------------------------------------

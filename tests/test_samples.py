@@ -13,7 +13,7 @@ from gmmvit.rows import Row, unmasked_model
 from gmmvit.train import train
 from gmmvit.train.classify import Classification
 from gmmvit.train.processes import World
-from gmmvit.train.samples import IMAGES, samples
+from gmmvit.train.samples import IMAGES, _untrained, samples
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +93,18 @@ def test_receptive_fields_are_of_the_trained_model_and_of_fresh_positions(name):
         field = effective_receptive_field(model, [images.float()])
         np.testing.assert_allclose(kept[key], field / field.max(), atol=1e-3)
     assert abs(kept["erf"].astype(float) - kept["erf_reset"]).max() > 0.01
+
+
+def test_drawing_a_model_anew_asks_no_gpu_for_its_state(monkeypatch):
+    def asked(*_):
+        raise AssertionError("a GPU was asked for its generator")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", asked)
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    one, two = (_untrained(Classification(Row("cifar10-mini", "test_vit"), World(), 0)) for _ in range(2))
+    assert torch.equal(one.head.weight, two.head.weight) and torch.equal(before, torch.random.get_rng_state())
 
 
 def test_transmix_keeps_its_pairs_and_how_far_it_shifts_labels(tmp_path):

@@ -9,6 +9,7 @@ import torch.nn as nn
 from torchvision.models.detection import MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
 
 from ..sites import Site
@@ -38,6 +39,15 @@ def _in_float32(head: nn.Module, inputs: tuple, outputs: object) -> object:
     return type(outputs)(_in_float32(head, inputs, each) for each in outputs)
 
 
+class OnTheHost(GeneralizedRCNNTransform):
+    """Pastes masks into their images on the CPU: beside a GPU each of a hundred would wait for it eight times."""
+
+    def postprocess(self, result: list[dict[str, torch.Tensor]], *sizes: list[tuple[int, int]]) -> list[dict]:
+        if not self.training:
+            result = [{key: values.cpu() for key, values in each.items()} for each in result]
+        return super().postprocess(result, *sizes)
+
+
 class Detector(MaskRCNN):
     """Images (3, H, W) in [0, 1] of any sizes -> losses where targets are given in training, else detections."""
 
@@ -65,6 +75,7 @@ class Detector(MaskRCNN):
             mask_head=MaskRCNNHeads(width, (width,) * 4, dilation=1),
             _skip_resize=True,  # training images come in the sizes that the recipe drew
         )
+        self.transform.__class__ = OnTheHost
         self.roi_heads.mask_predictor = MaskRCNNPredictor(width, width, outputs)
         for head in (self.rpn.head, self.roi_heads.box_predictor, self.roi_heads.mask_predictor):
             head.register_forward_hook(_in_float32)

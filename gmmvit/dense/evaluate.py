@@ -101,7 +101,7 @@ def confusion(predicted: torch.Tensor, labels: torch.Tensor, classes: int) -> to
 
 def overlap(matrix: torch.Tensor, world: World = World()) -> dict[str, float]:  # noqa: B008
     """mIoU over the classes that occur in labels or predictions, and pixel accuracy, in per cent; of all processes."""
-    matrix = world.total(matrix.clone()).double().cpu()
+    matrix = world.total(matrix.clone()).cpu().double()  # not every device has float64
     hits, union = matrix.diag(), matrix.sum(0) + matrix.sum(1) - matrix.diag()
     occurs = union > 0
     return {

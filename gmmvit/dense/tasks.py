@@ -15,6 +15,7 @@ from ..data.loader import Stream
 from ..data.workers import loading_processes, require_shared_memory
 from ..measure import cost
 from ..rows import Row
+from ..train import kernels
 from ..train.processes import World
 from ..train.shares import evaluation_keys, training_keys
 from . import evaluate, room, segmenter
@@ -57,8 +58,9 @@ class Dense:
         return self.recipe.steps_per_epoch(len(self.sources["train"]))
 
     def model(self) -> nn.Module:
-        """The row's model, a function of the seed."""
-        return self.built(len(self.sources["train"].classes))
+        """The row's model, a function of the seed; for a GPU its convolutions lie as their kernels there read them."""
+        model = self.built(len(self.sources["train"].classes))
+        return model.to(memory_format=torch.channels_last) if self.world.device.type == "cuda" else model
 
     def notes(self, model: nn.Module) -> dict[str, float]:
         """Nothing beside the scores."""
@@ -173,9 +175,10 @@ class Segmentation(Dense):
         if self.recipe.evaluation == "sliding":
             seen = partial(evaluate.sliding, crop=self.short, step=self.short * 2 // 3)
         matrix = torch.zeros(classes, classes, dtype=torch.int64, device=self.world.device)
-        for images, labels, _ in self.tested(split):
-            for image, truth in zip(images, labels, strict=True):
-                matrix += evaluate.confusion(seen(model, image, truth.shape), truth, classes)
+        with kernels.many_shapes():
+            for images, labels, _ in self.tested(split):
+                for image, truth in zip(images, labels, strict=True):
+                    matrix += evaluate.confusion(seen(model, image, truth.shape), truth, classes)
         return {name: round(value, 4) for name, value in evaluate.overlap(matrix, self.world).items()}
 
 

@@ -45,6 +45,7 @@ class Place:
     seconds: float = 0.0  # in steps
     total: float = 0.0  # with tests, over all starts of this run
     history: list[dict] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)  # the most that any start of this run needed
 
     def sensible(self, epochs: int, steps: int) -> bool:
         """Whether a run of so many epochs can have come here, and has a line of each epoch that it went through."""
@@ -160,6 +161,7 @@ class Run:
     def _tick(self) -> None:
         now = time.monotonic()
         self.place.total += now - self.clock
+        self.place.memory = results.peak_memory(self.world.device, self.place.memory)
         self.clock = now
 
     # the moves
@@ -269,7 +271,8 @@ class Run:
             facts["skipped_steps"] = int(self.update.skipped)
         metrics = results.summary(self.plain, model, self.task, history, chosen, **facts)
         if self.world.first:
-            times = results.timing(self.place.images, self.place.seconds, self.place.total, self.world)
+            place = self.place
+            times = results.timing(place.images, place.seconds, place.total, place.memory, self.world)
             results.write(self.out, model, metrics, history, times, self.task.samples(model))
             checkpoint.remove(self.saved)
             score = self.recipe.score

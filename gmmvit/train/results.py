@@ -74,13 +74,13 @@ def write_history(path: Path, history: Sequence[Mapping]) -> None:
         writer.writerows(history)
 
 
-def timing(images: int, seconds: float, total: float, world) -> dict:
+def timing(images: int, seconds: float, total: float, memory: Mapping[str, int], world) -> dict:
     """The content of timing.json."""
     return {
         "images_per_second": round(images / seconds, 1) if seconds else None,
         "training_seconds": round(seconds, 1),
         "seconds": round(total, 1),
-        "peak_memory_bytes": peak_memory(world.device),
+        **memory,
         "device": str(world.device.type),
         "processes": world.size,
         **machine(),
@@ -88,12 +88,17 @@ def timing(images: int, seconds: float, total: float, world) -> dict:
     }
 
 
-def peak_memory(device: torch.device) -> int:
-    """The most memory that was ever in use: of the GPU, else of this process."""
+def peak_memory(device: torch.device, before: Mapping[str, int]) -> dict[str, int]:
+    """The most memory that was ever in use, of the GPU, else of this process; on a GPU also the most torch held.
+
+    `before` is what an earlier start of the same run found.
+    """
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kilobytes * (1 if platform.system() == "Darwin" else 1024)
+        now = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    else:
+        now = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024),)
+    names = ("peak_memory_bytes", "reserved_memory_bytes")
+    return {name: max(value, before.get(name, 0)) for name, value in zip(names, now, strict=False)}
 
 
 def write(

@@ -89,7 +89,7 @@ def _field(task: Classification, model: nn.Module, features: str = "last") -> tu
 
 def _untrained(task: Classification) -> nn.Module:
     """The row's model as its seed draws it."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):  # drawn on the CPU
         torch.manual_seed(task.row.seed)
         return unmasked_model(task.row).to(task.world.device)
 
