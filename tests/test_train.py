@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_a_finished_run_is_not_trained_again(finished):
     before, said = (out / "weights.pt").stat().st_mtime_ns, []
     assert train(ROW, out, say=said.append) == metrics
     assert (out / "weights.pt").stat().st_mtime_ns == before and "already ended" in said[0]
+
+
+def test_a_record_without_scores_gets_them(finished, tmp_path):
+    out, metrics, _ = finished
+    shutil.copytree(out, tmp_path / "older")
+    (tmp_path / "older" / "scores.json").unlink()
+    assert train(ROW, tmp_path / "older", say=quiet) == metrics
+    assert (tmp_path / "older" / "scores.json").read_bytes() == (out / "scores.json").read_bytes()
 
 
 def test_the_seed_decides_every_byte(finished, tmp_path):
