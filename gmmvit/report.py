@@ -17,12 +17,14 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from . import __version__
+from .names import DATASETS
 from .params import Params
 from .report_parts import Figure, MarkdownTable
 from .report_rows import Line, lines, notebook_body
 from .scores import write_curves
 from .tables import SMOKE
 
+OURS = "Ours"  # how a sentence on our results begins; others say why nothing is drawn
 HERE = Path(__file__).parent
 PAGES = Environment(
     loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
@@ -48,6 +50,7 @@ def write(params: Params, folder: Path, out: Path | None = None, *, partial: boo
     if not partial:
         write_curves(params, folder)
     content = {"facts": facts(table, folder), "sections": sections(made, out), "lines": table, "pages": pages}
+    content["told"] = [part for each in content["sections"] for part in each["parts"] if part["found"].startswith(OURS)]
     return _save(out / "index.html", "report.html", **content, **shared)
 
 
@@ -69,7 +72,7 @@ def facts(table: Iterable[Line], folder: Path) -> dict[str, list[str]]:
     hours = [f"{duration(sum(seconds))} of training in all; {duration(max(seconds))} for the longest row"]
     return {
         "rows": [", ".join([done, *(f"{count} {state}" for state, count in states.items())])],
-        "data sets": [", ".join(dict.fromkeys(line.row.dataset for line in table))],
+        "data sets": [", ".join(dict.fromkeys(DATASETS.get(line.row.dataset, line.row.dataset) for line in table))],
         "hours": hours if seconds else ["nothing is timed"],
         "device": _counted(map(device, times)),
         "versions": _counted(f"Python {t['python']}, torch {t['torch']}, timm {t['timm']}" for t in times),
@@ -133,16 +136,22 @@ def sections(made: Path, out: Path) -> list[dict]:
                 if path.stem.startswith(f"{name}-") and (kind, path.stem) not in known:
                     title = path.stem.removeprefix(f"{name}-").replace("-", " ").replace("_", " ").capitalize()
                     parts.append({kind: path.stem, "title": title, "claim": ""})
-        found.append(notebook | {"parts": [_part(part, made, out) for part in parts]})
+        stems = [part.get("table") or part["figure"] for part in parts]
+        first = [stem not in stems[:number] for number, stem in enumerate(stems)]
+        parts = [_part(part, told, made, out) for part, told in zip(parts, first, strict=True)]
+        found.append(notebook | {"parts": parts})
     return found
 
 
-def _part(part: dict, made: Path, out: Path) -> dict:
-    """A part with its content, a MarkdownTable or a Figure, or None; and links to the files it was saved in."""
+def _part(part: dict, told: bool, made: Path, out: Path) -> dict:
+    """A part with its content, a MarkdownTable or a Figure, or None; what was found, if it is `told` here; links."""
     kind = "table" if "table" in part else "figure"
     folder, shown, others = {"table": ("tables", "md", ("csv",)), "figure": ("figures", "png", ("pdf",))}[kind]
     path = made / folder / f"{part[kind]}.{shown}"
     content = {"table": MarkdownTable, "figure": Figure}[kind].read(path) if path.is_file() else None
     files = [each for each in (path, *(path.with_suffix(f".{other}") for other in others)) if each.is_file()]
     links = {each.suffix[1:]: quote(Path(os.path.relpath(each, out)).as_posix()) for each in files}
-    return {"kind": kind, "name": part[kind], "content": content, "links": links} | part
+    words = made / "tables" / f"{part[kind]}.txt"  # what its numbers say, by gmmvit.notebook.show
+    found = words.read_text(encoding="utf-8").strip() if told and words.is_file() else ""
+    shown = {"content": content, "links": links, "found": found, "ran": content is not None and content.ran}
+    return {"kind": kind, "name": part[kind], "wide": []} | shown | part

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from .tables import ABSENT, NOT_RUN
+
+UNRUN = (NOT_RUN, ABSENT)
 INCH = 115  # pixels of the page for an inch of a figure: its text of 8 points is as large as that of a table
 
 
@@ -31,6 +34,22 @@ class MarkdownTable:
         head, rule, *body = cells
         return cls(note, head, [cell.endswith(":") for cell in rule], body)
 
+    @property
+    def idle(self) -> list[bool]:
+        """Whether a row tells nothing of ours: all that its columns of ours have is that it was not run.
+
+        Where no title speaks of ours, these are the columns in which something was not run.
+        """
+        columns = range(len(self.head))
+        ours = [number for number in columns if re.search(r"\bours?\b", self.head[number])]
+        ours = ours or [number for number in columns if any(row[number] in UNRUN for row in self.body)]
+        return [bool(ours) and all(row[number] in ("–", *UNRUN) for number in ours) for row in self.body]
+
+    @property
+    def ran(self) -> bool:
+        """Whether it tells something of ours."""
+        return not all(self.idle)
+
 
 def _cells(row: str) -> list[str]:
     inside = row.strip().removeprefix("|").removesuffix("|")
@@ -45,6 +64,7 @@ class Figure:
     width: int
     height: int
     note: str = ""  # what there is to say of its numbers stands in the picture
+    ran: bool = True
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -1,9 +1,12 @@
 """The report of a profile, from runs, tables and figures that are made up here."""
 
 import base64
+import html
 import json
 import re
+import shutil
 import struct
+import subprocess
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -353,3 +356,102 @@ def test_the_command(made, tmp_path, monkeypatch, capsys):
     assert main(["report", "cpu", "--partial", "--out", "elsewhere"]) == 0
     assert "Partial report." in words(Page(tmp_path / "elsewhere" / "index.html"))
     assert main(["report", "nosuch"]) == 1 and "nosuch" in capsys.readouterr().err
+
+
+# ---- the look --------------------------------------------------------------------------------------------------------
+
+PHONE = 390  # pixels
+MEASURE = """<!doctype html><body style="margin: 0">
+<iframe id="page" style="border: 0; width: {width}px; height: 3000px" srcdoc="{page}"></iframe>
+<pre id="found"></pre><script>
+const page = document.getElementById("page"), found = [];
+page.onload = () => {{
+  const inside = page.contentDocument, width = {width} + 1;
+  if (inside.documentElement.scrollWidth > width) found.push("the page itself");
+  for (const element of inside.body.querySelectorAll("*")) {{
+    if (element.closest("table, pre")) continue;  // these scroll
+    if (element.getBoundingClientRect().right > width) found.push(element.outerHTML.slice(0, 80));
+  }}
+  const shown = (element) => element.getBoundingClientRect().width;
+  const seen = (selector) => [...inside.querySelectorAll(selector)].filter(shown).length;
+  const first = inside.querySelector(".box td:first-child, .box tbody th:first-child");
+  const box = first.closest(".box"); box.scrollLeft = 200;
+  const stays = first.getBoundingClientRect().left - box.getBoundingClientRect().left;
+  const told = {{found, wide: seen("td.wide"), idle: seen("tr.idle"), stays, scrolled: box.scrollLeft}};
+  document.getElementById("found").textContent = JSON.stringify(told);
+}};
+</script>"""
+
+
+def looks(path, folder, width=PHONE):
+    """What Chromium lays out at this width: elements wider than the page, columns and rows that are shown."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not browser:
+        pytest.skip("no Chromium here: the page is not laid out")
+    page = html.escape(path.read_text(encoding="utf-8"), quote=True)
+    (folder / "frame.html").write_text(MEASURE.format(page=page, width=width), encoding="utf-8")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}"]
+    command += ["--virtual-time-budget=5000", "--dump-dom", (folder / "frame.html").as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', dom)[1]))
+
+
+def wide_report(made):
+    """A report with a wide figure and a wide table of which one row was run."""
+    params, folder = made
+    (folder / "figures" / "main_results-gains.png").write_bytes(png(1400, 500))
+    names = ["data set", "attention", "ours: mean ± sd (n)", "parameters", "depth", "published", "once more"]
+    ran = {names[0]: "CIFAR-10", names[1]: "GMM, shared by the heads", names[2]: "61.00 ± 1.00 (3)", "depth": 9}
+    ran |= dict.fromkeys(names[-2:], 12345678.25)
+    lines = [ran, ran | {names[2]: "not run", "depth": None}]
+    Table([Column(name, name) for name in names], lines).save(folder / "tables", "main_results-table")
+    (folder / "tables" / "main_results-gains.txt").write_text("Ours, after 5 passes. <b>GAB</b> +1.45.\n")
+    return report.write(params, folder)
+
+
+@pytest.mark.slow
+def test_on_a_phone_nothing_is_wider_than_the_page_but_tables_that_scroll(made, tmp_path):
+    path = wide_report(made)
+    phone, desk = looks(path, tmp_path), looks(path, tmp_path, 1400)
+    assert phone["found"] == [] and desk["found"] == []
+    assert (phone["wide"], desk["wide"] > 0) == (0, True)  # columns of little use are left out
+    assert phone["scrolled"] > 0 and phone["stays"] == pytest.approx(0, abs=1.5)  # the first column does not go
+    assert phone["idle"] == desk["idle"] == 0  # behind "Show 1 row of which nothing was run"
+
+
+def test_figures_shrink_to_the_page_and_tables_keep_their_first_column(made):
+    """What the style sheet says, where there is no browser to ask."""
+    css = re.search(r"(?s)<style>(.*?)</style>", Page(wide_report(made)).source)[1]
+    desk, phone = css.split("@media (max-width: 40rem)")
+    rules = {selector.strip(): rule for selector, rule in re.findall(r"([^{}]+)\{([^{}]*)\}", desk)}
+    assert "max-width: 100%" in rules[".plate img"] and "max-width: 100%" in rules[".notebook img"]
+    assert "position: sticky; left: 0;" in rules[".box th:first-child, .box td:first-child"]
+    assert " local" in desk and " scroll," in desk  # the shade at an edge where a table goes on
+    assert ".wide { display: none; }" in phone
+
+
+def test_what_came_out_is_told_at_the_top_and_beside_its_figure(made):
+    page = Page(wide_report(made))
+    text = words(page)
+    told = "Ours, after 5 passes. &lt;b&gt;GAB&lt;/b&gt; +1.45."
+    assert text.count(told) == 2 and text.index(told) < text.index("1 of 4 done")
+    assert "#main_results-gains-figure" in page.links() and "main_results-gains-figure" in page.ids
+
+
+def test_rows_of_which_nothing_was_run_do_not_hide_ours(made):
+    page = Page(wide_report(made))
+    text = words(page)
+    assert text.count("Show 1 row of which nothing was run") == 2  # of the table, and of all rows
+    assert [attributes.get("class") for attributes in page.all("tr")].count("idle") == 2
+    closed = [attributes["id"] for attributes in page.all("details")]
+    assert "main_results-spread-table" in closed and "main_results-table-table" not in closed
+
+
+def test_a_row_is_idle_when_its_columns_of_ours_are_empty():
+    head = ["model", "published", "our gain", "ours: R²", "hours"]
+    table = MarkdownTable("", head, [False] * 5, [["a", "1", "–", "not run", "2"], ["b", "1", "–", "failed", "2"]])
+    assert table.idle == [True, False] and table.ran  # who reads "hours" is not told of ours
+    assert MarkdownTable("", ["layer", "R²"], [False] * 2, [["1", "–"]]).idle == [False]
+    arms = MarkdownTable("", ["data set", "CutMix"], [False] * 2, [["Pets", "not run"], ["CIFAR-10", "90.00 (1)"]])
+    assert arms.idle == [True, False]
+    assert not MarkdownTable("", head, [False] * 5, [["a", "1", "–", "not in this profile", "2"]]).ran
