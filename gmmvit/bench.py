@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from .data.places import write_json
 from .machine import machine
 
 Step = Callable[[], None]
@@ -76,4 +76,4 @@ def stock_speed(images_per_second: dict[str, float]) -> float:
 def save(results: dict, path: Path) -> None:
     """Writes figures with the machine they were measured on."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**machine(), **results}, indent=1) + "\n")
+    write_json(path, {**machine(), **results})

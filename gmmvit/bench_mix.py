@@ -35,7 +35,7 @@ def bench_mix(
 
 def _model(name: str, batch: int, rounds: int, dtype: torch.dtype, world: World, say: Callable) -> dict:
     size = timm.get_pretrained_cfg(name).input_size[-1]
-    count = batch if size < 100 else batch // 4
+    count = batch if size < 100 else max(2, batch // 4)
     images, labels = torch.randn(count, 3, size, size), torch.randint(10, (count,))
     steps = {}
     for arm in ("cutmix", "transmix"):

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 
 from .bench import stock_speed
 from .cli import table
+from .errors import unknown
+
+
+def model_of(arguments: Namespace, valid: Iterable[str] = ()) -> str | None:
+    """The model that was asked for, if it is one of these; where none are named, of timm's and ours under its names."""
+    import timm
+
+    from . import models  # noqa: F401  registers ours
+
+    valid = valid or timm.list_models()
+    if arguments.model and arguments.model not in valid:
+        raise ValueError(unknown(f"model of `gmmvit bench {arguments.what}`", arguments.model, valid))
+    return arguments.model
 
 
 def masks(arguments: Namespace, device: str) -> tuple[dict, str]:
     """What a mask costs in a training step."""
     from .bench_masks import bench_masks
 
-    model, rounds = arguments.model or "gmmvit_vit", arguments.rounds or 20
+    model, rounds = model_of(arguments) or "gmmvit_vit", arguments.rounds or 20
     figures = bench_masks(model, arguments.batch, rounds, device=device)
     rows = [
         (
@@ -30,7 +44,8 @@ def train(arguments: Namespace, device: str) -> tuple[dict, str]:
     """Our training step against the stock one and against the peak."""
     from .bench_train import BACKBONES, bench_train
 
-    names = (arguments.model,) if arguments.model else BACKBONES
+    model = model_of(arguments, BACKBONES)
+    names = (model,) if model else BACKBONES
     figures = bench_train(names, arguments.batch, arguments.rounds or 5, device)
     rows, texts = [], []
     for name, measured in figures["backbones"].items():
@@ -67,7 +82,8 @@ def mix(arguments: Namespace, device: str) -> tuple[dict, str]:
     """What TransMix adds to CutMix."""
     from .bench_mix import MODELS, bench_mix
 
-    names = (arguments.model,) if arguments.model else tuple(MODELS)
+    model = model_of(arguments)
+    names = (model,) if model else tuple(MODELS)
     figures = bench_mix(names, arguments.batch, arguments.rounds or 10, device)
     rows = []
     for name, measured in figures["models"].items():
@@ -80,7 +96,7 @@ def dense(arguments: Namespace, device: str) -> tuple[dict, str]:
     """What GAB adds to a Mask R-CNN."""
     from .bench_dense import MODEL, bench_dense
 
-    figures = bench_dense(arguments.model or MODEL, rounds=arguments.rounds or 5, device=device)
+    figures = bench_dense(model_of(arguments) or MODEL, rounds=arguments.rounds or 5, device=device)
     names = {"step": "a training step", "inference": "inference, folded"}
     rows = [
         (names[kind], f"{found['plain']:.2f}", f"{found['gab']:.2f}", f"{figures['time'][kind]:+.1%}")

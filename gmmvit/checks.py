@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from .errors import shown, unknown
+from .errors import first_line, shown, unknown
 from .recipes import RANGES, RECIPES, known
 from .rows import (
     MODEL_OPTIONS,
@@ -94,8 +94,10 @@ def well_typed(given: object, named: bool = False) -> tuple[dict, list[str]]:
     wrong += [f"set: expected names of settings, got {key!r}" for key in fields.get("set", {}) if type(key) is not str]
     if "set" in fields:
         fields["set"] = {key: value for key, value in fields["set"].items() if type(key) is str}
-    if fields.get("seed", 0) < 0:
-        wrong.append(f"seed: expected a whole number of at least 0, got {fields['seed']}")
+    if not 0 <= (seed := fields.get("seed", 0)) < 2**64:
+        wrong.append(
+            f"seed: expected a whole number {'of at least 0' if seed < 0 else 'below 2**64'}, got {shown(seed)}"
+        )
     return fields, wrong + (unsafe("name", fields["name"]) if "name" in fields else [])
 
 
@@ -186,6 +188,8 @@ def _unbuildable(row: Row) -> list[str]:
             KINDS[row.mask]((2, 2), 1, **{option: value})
         except (ValueError, TypeError) as error:
             wrong.append(str(error))
+        except (RuntimeError, OverflowError, MemoryError) as error:  # of torch, for numbers it cannot hold
+            wrong.append(f"{option}: {shown(value)} is too large ({first_line(error)})")
     if row.model in _models() and row.dataset in SETS and row.recipe in RECIPES:
         settings = tuple((name, row.set[name]) for name in ("drop_path", *MODEL_OPTIONS) if name in row.set)
         problem = _readout_problem(row) or _model_problem(row.dataset, row.model, row.recipe, settings)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from .errors import sentence, unknown
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str], left: int = 1) -> str:
@@ -87,23 +91,26 @@ def data(arguments: argparse.Namespace) -> int:
     from .data.content import content
     from .dense import room as dense
 
-    rooms = dict.fromkeys(dense.SETS, dense)  # of the other names, `room`
+    rooms = dict.fromkeys(room.SETS, room) | dict.fromkeys(dense.SETS, dense)
+    for name in arguments.names:
+        if name not in rooms:
+            raise ValueError(f"{unknown('data set', name, rooms)}; `gmmvit data` lists them all")
+    if arguments.record and (arguments.check or len(arguments.names) != 1):
+        got = " ".join([*arguments.names, *(["--check"] if arguments.check else [])])
+        raise ValueError(f"--record: expected one data set and no --check, got {got or 'none'}")
     if arguments.check or not arguments.names:
-        names = arguments.names or [*room.SETS, *dense.SETS]
-        rows = [row for name in names for row in rooms.get(name, room).check([name])]
+        rows = [row for name in arguments.names or rooms for row in rooms[name].check([name])]
         print(sets_table(rows))
         needed = (arguments.names or sets_in_force()) if arguments.check else ()
         return int(any(row.name in needed and not row.complete for row in rows))
-    if arguments.record and len(arguments.names) > 1:
-        raise ValueError(f"--record: expected one data set, got {', '.join(arguments.names)}")
     for name in arguments.names:
-        sources = rooms.get(name, room).obtain(name)
+        sources = rooms[name].obtain(name)
         print(f"{name}: " + ", ".join(f"{split} {len(source):,}" for split, source in sources.items()))
     if arguments.record:
         from .data.places import write_json
 
         arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(arguments.record, (dense.content if name in rooms else content)(name))
+        write_json(arguments.record, (dense.content if rooms[name] is dense else content)(name))
     return 0
 
 
@@ -143,7 +150,10 @@ def train(arguments: argparse.Namespace) -> None:
         key, equals, value = word.partition("=")
         if not equals:
             raise ValueError(f"--set {word}: expected key=value")
-        settings[key] = parse(value)
+        try:
+            settings[key] = parse(value)
+        except ValueError as error:
+            raise ValueError(f"--set {word} {error}") from error
     described = {k: getattr(arguments, k) for k in ("dataset", "model", "mask", "recipe", "seed")}
     if arguments.row:
         if given := [f"--{key}" for key, value in described.items() if value is not None] + ["--set"] * bool(settings):
@@ -244,6 +254,9 @@ def bench(arguments: argparse.Namespace) -> None:
 
     name = "-".join([arguments.what, *([arguments.model] if arguments.model else [])])
     record = root() / "reports" / "bench" / f"{name}.json"
+    for option in ("batch", "rounds"):
+        if (value := getattr(arguments, option)) is not None and value < 1:
+            raise ValueError(f"--{option}: expected at least 1, got {value}")
     device = str(devices.find(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")))
     figures, lines = getattr(benches, arguments.what)(arguments, device)
     print(lines)
@@ -311,12 +324,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Iterable[str] | None = None) -> int:
-    """Runs a verb; what is wrong with its input is one sentence on stderr and exit code 1."""
+    """Runs a verb; every error is one sentence on stderr and exit code 1; GMMVIT_DEBUG=1 shows the traceback too."""
     arguments = parser().parse_args(words if words is None else list(words))
     try:
         return arguments.call(arguments) or 0
-    except (ValueError, TypeError, OSError, ArithmeticError) as error:
-        print(f"gmmvit {arguments.verb}: {error}", file=sys.stderr)
+    except Exception as error:
+        if os.environ.get("GMMVIT_DEBUG", "0") != "0":
+            traceback.print_exc()
+        print(f"gmmvit {arguments.verb}: {sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"gmmvit {arguments.verb}: interrupted", file=sys.stderr)

@@ -54,6 +54,8 @@ def effective_receptive_field(
                 break
     if total is None:
         raise ValueError("expected at least one batch of images, got none")
+    if not total.isfinite().all():
+        raise ValueError("the receptive field is not finite: expected finite images and weights, got some that are not")
     return (total / total.sum()).cpu().numpy()
 
 

@@ -27,3 +27,18 @@ def shown(value: object, longest: int = 200) -> str:
 def first_line(error: BaseException) -> str:
     """What an error says first; its kind where it says nothing, as a bare assert does."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+SENTENCES = (ValueError, TypeError, OSError, ArithmeticError)  # whose text is meant to be read
+MEMORY = ("out of memory", "allocate memory", "not enough memory", "bad_alloc")  # in the words of torch and of C++
+
+
+def sentence(error: BaseException) -> str:
+    """What to say of an error that ends a command: its own sentence, or one made of an error that has none."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or any(words in text for words in MEMORY):
+        return f"out of memory ({shown(text)[1:-1] or 'Python'}): a smaller batch, or accumulate, needs less"
+    if isinstance(error, SENTENCES) and text:
+        return str(error)
+    kind = f"{type(error).__name__}: " if text else f"{type(error).__name__} without a word"
+    return f"{kind}{text if len(text) <= 300 else text[:299] + '…'}; GMMVIT_DEBUG=1 shows where"

@@ -86,7 +86,10 @@ def records(profile: str, dense: bool = False) -> Records:
     rows, folder = project.rows(profile).rows, project.runs_folder(profile)
     rows = {name: row for name, row in rows.items() if (row.kind != "classification") == dense}
     runs = [run for run in results.runs(project.reports(profile)) if run["row"]["name"] in rows]
-    failed = [name for name in results.missing(rows, runs) if _broke_off(folder / name / "run.ipynb")]
+    unsound = results.unsound(project.reports(profile))
+    failed = [
+        name for name in results.missing(rows, runs) if name in unsound or _broke_off(folder / name / "run.ipynb")
+    ]
     return Records(rows, runs, failed, note_of(profile))
 
 

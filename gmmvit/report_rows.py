@@ -15,7 +15,7 @@ from .errors import unknown
 from .names import SCORES
 from .params import Params
 from .report_parts import page_size
-from .results import runs
+from .results import runs, unsound
 from .rows import Row
 
 SHOWN = "text/html text/markdown image/svg+xml image/png image/jpeg text/plain".split()  # of outputs: no scripts
@@ -29,6 +29,7 @@ class Line:
     run: dict | None
     notebook: nbformat.NotebookNode | None
     wanted: bool  # whether its notebook is to become a page although nothing went wrong
+    unsound: str = ""  # what is wrong with its record
 
     @property
     def name(self) -> str:
@@ -40,7 +41,9 @@ class Line:
 
     @cached_property
     def error(self) -> str:
-        """The last error in the notebook, in one line."""
+        """What is wrong with the record, else the last error in the notebook, in one line."""
+        if self.unsound:
+            return self.unsound
         cells = self.notebook.cells if self.notebook else []
         errors = [o for cell in cells for o in cell.get("outputs", []) if o.output_type == "error"]
         words = " ".join(f"{errors[-1].ename}: {errors[-1].evalue}".split()) if errors else ""
@@ -79,9 +82,15 @@ def lines(params: Params, folder: Path) -> list[Line]:
     for name in wanted:
         if name not in params.rows:
             raise ValueError(unknown("row in report_pages", name, params.rows))
-    found = {run["row"]["name"]: run for run in runs(folder)}
+    found, wrong = {run["row"]["name"]: run for run in runs(folder)}, unsound(folder)
     return [
-        Line(row, found.get(name), _notebook(folder / "runs" / name / "run.ipynb"), name in wanted)
+        Line(
+            row,
+            found.get(name),
+            _notebook(folder / "runs" / name / "run.ipynb"),
+            name in wanted,
+            "" if name in found else wrong.get(name, ""),
+        )
         for name, row in params.rows.items()
     ]
 

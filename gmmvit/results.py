@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,31 @@ from .seeds import Summary, paired_gain, summary
 
 
 def runs(profile_folder: str | Path) -> list[dict]:
-    """The metrics of every run below `runs/`, by name, each with its "timing" (None if there is none) and "folder"."""
+    """The metrics of every run below `runs/`, by name, each with its "timing" (None if there is none) and "folder".
+
+    Records whose numbers are none are not among them: `unsound` names these.
+    """
     found = []
     for path in sorted(Path(profile_folder).glob("runs/*/metrics.json")):
-        timing = path.with_name("timing.json")
-        found.append(_json(path) | {"timing": _json(timing) if timing.exists() else None, "folder": path.parent})
+        metrics, timing = _json(path), path.with_name("timing.json")
+        if not _wrong_number(metrics):
+            found.append(metrics | {"timing": _json(timing) if timing.exists() else None, "folder": path.parent})
     return found
+
+
+def unsound(profile_folder: str | Path) -> dict[str, str]:
+    """A sentence for each run, by the name of its folder, that has recorded a number which is none or cannot be."""
+    paths = sorted(Path(profile_folder).glob("runs/*/metrics.json"))
+    return {path.parent.name: wrong for path in paths if (wrong := _wrong_number(_json(path)))}
+
+
+def _wrong_number(metrics: Mapping) -> str:
+    for name, value in metrics.items():
+        if isinstance(value, (int, float)) and not math.isfinite(value):
+            return f"its record is not finite: {name} is {value}"
+        if name.endswith(("top1", "top5")) and not 0 <= value <= 100:
+            return f"its record is none: {name} is {value}, expected 0 to 100"
+    return ""
 
 
 def history(run_folder: str | Path) -> dict[str, list[float]]:

@@ -14,6 +14,7 @@ import torch
 import torch.nn as nn
 
 from .data.sets import find
+from .errors import first_line
 from .positions import position_parameters
 from .rows import Row, resized, unmasked_model
 
@@ -95,7 +96,33 @@ def from_file(path: str | Path, model: nn.Module) -> Mapping[str, torch.Tensor]:
             f"pretrained_file: expected weights (.safetensors, .pth or .pt), got {path}, which cannot be read as such "
             f"({type(error).__name__})"
         ) from error
-    if not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ValueError(f"pretrained_file: expected weights by name, got {path}, which holds something else")
+    if odd := [f"{name} is {kind}" for name, value in state.items() if (kind := _odd(value))]:
+        raise ValueError(f"pretrained_file: expected dense numbers, got {path}, in which {odd[0]}")
     put_right = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    return put_right(state, model) if put_right else state
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
+    try:
+        state = put_right(state, model) if put_right else state
+    except Exception as error:  # of timm's filters, which expect the weights of their model
+        raise ValueError(
+            f"pretrained_file: expected the weights of this {type(model).__name__}, got {path} ({first_line(error)})"
+        ) from error
+    own = model.state_dict()
+    for name, value in state.items():
+        if name in own and own[name].is_floating_point() and not value.is_floating_point():
+            raise ValueError(f"pretrained_file: expected floating-point weights, got {path}, in which {name} is not")
+        if shapes.get(name, tuple(value.shape)) != tuple(value.shape):
+            sizes = f"{shapes[name]} was resampled to {tuple(value.shape)}"
+            print(f"pretrained_file: {path} is of another image size: {name} {sizes}", file=sys.stderr)
+    return state
+
+
+def _odd(value: torch.Tensor) -> str:
+    """What keeps a tensor from being a weight; "" where nothing does."""
+    kinds = {
+        "sparse": value.layout != torch.strided,
+        "quantised": value.is_quantized,
+        "empty of numbers": value.is_meta,
+    }
+    return next((kind for kind, true in (kinds | {"complex": value.is_complex()}).items() if true), "")

@@ -76,6 +76,11 @@ class TransMix(Mixup):
                 f"attention: expected (batch, patches), {len(target)} by rows * columns of a grid over {self.size[0]} "
                 f"x {self.size[1]} pixels, got {tuple(attention.shape)}{f' for the grid {grid}' if grid else ''}"
             )
+        if not attention.isfinite().all():
+            raise ValueError("attention: expected finite numbers, got some that are not")
+        return self._weighed(target, attention, grid)
+
+    def _weighed(self, target: torch.Tensor, attention: torch.Tensor, grid: Grid) -> torch.Tensor:
         share = self.share(attention.detach().to(target.dtype), grid)[:, None]  # (B, 1)
         own = mixup_target(self.labels, self.num_classes, 1.0, self.label_smoothing)  # (B, classes)
         return (1 - share) * own + share * own.flip(0)
@@ -99,7 +104,7 @@ class TransMix(Mixup):
         reader = self._reader(model, x)
         with reader.reading():
             logits = model(x)
-        return F.cross_entropy(logits.float(), self.weigh(target, reader.attention(), reader.grid))
+        return F.cross_entropy(logits.float(), self._weighed(target, reader.attention(), reader.grid))
 
     def _reader(self, model: nn.Module, x: torch.Tensor) -> ClassAttention:
         """The reader of this model for images of this size: found once, with one image."""
