@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 MOST = 12  # names that a sentence lists
@@ -35,7 +36,7 @@ MEMORY = ("out of memory", "allocate memory", "not enough memory", "bad_alloc") 
 
 def sentence(error: BaseException) -> str:
     """What to say of an error that ends a command: its own sentence, or one made of an error that has none."""
-    text = " ".join(str(error).split())
+    text = re.sub(r"^\[enforce fail[^\]]*\][ .]*", "", " ".join(str(error).split()))  # a place in torch's own code
     if isinstance(error, MemoryError) or any(words in text for words in MEMORY):
         return f"out of memory ({shown(text)[1:-1] or 'Python'}): a smaller batch, or accumulate, needs less"
     if isinstance(error, SENTENCES) and text:

@@ -87,13 +87,14 @@ def problems(dataset: DataSet, folder: Path, record: dict, deep: bool) -> list[s
         arrays = Arrays(folder, split)
         try:
             images, labels = arrays.images, arrays.labels
-        except (OSError, EOFError, LookupError, OverflowError, TypeError, ValueError) as error:  # missing or cut off
+            shape, listed = images.shape, labels.shape  # which an archive of arrays has not
+        except (OSError, EOFError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             wrong.append(f"the {split} arrays in {folder} cannot be read ({error})")
             continue
         expected = (count, dataset.size, dataset.size, 3)
-        if images.shape != expected or images.dtype != np.uint8:
-            wrong.append(f"{split} images should be uint8 of shape {expected}, but are {images.dtype} {images.shape}")
-        if labels.shape != (count,):
+        if shape != expected or images.dtype != np.uint8:
+            wrong.append(f"{split} images should be uint8 of shape {expected}, but are {images.dtype} {shape}")
+        if listed != (count,):
             wrong.append(f"{split} should have {count:,} labels, but has {labels.size:,}")
         elif (present := len(np.unique(labels))) != dataset.classes or labels.max() >= dataset.classes:
             wrong.append(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from torchvision.datasets.utils import calculate_md5, download_url, extract_archive
 
+from ..errors import first_line
 from .places import downloads, locate, scratch
 from .progress import bar
 
@@ -120,8 +121,8 @@ def unpacked(archive: Path) -> Iterator[Path]:
         print(f"{archive.name}: unpacking", file=sys.stderr)
         try:
             extract_archive(str(archive), str(folder))
-        except (EOFError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
-            raise NotObtained(f"{archive} cannot be unpacked ({error}): delete it and repeat") from error
+        except (EOFError, RuntimeError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+            raise NotObtained(f"{archive} cannot be unpacked ({first_line(error)}): delete it and repeat") from error
         yield folder
 
 
