@@ -65,7 +65,7 @@ SETTINGS = [
     *("accumulate=7", "passes=0", "warmup_epochs=-1", "warmup_epochs=1000", "weight_decay=-1", "ema=1", "ema=-0.5"),
     *("momentum=1", "label_smoothing=1", "drop_path=1", "drop_path=2", "mix_prob=2", "switch_prob=-1", "mixup=-1"),
     *("optimizer=adam", "precision=int8", "augmentation=none", "select=best", "readout=max", "img_size=64"),
-    *("num_classes=7", "nosuch=1", "Epochs=1", "epoch s=1", "kernel=3", "pretrained=maybe", "pretrained=true"),
+    *("num_classes=7", "nosuch=1", "Epochs=1", "epoch s=1", "kernel=3", "pretrained=maybe"),
     *("pretrained_file=nosuch.pt", "pretrained_file=3", "pretrained_file=", "reset_positions=true", "clip=-1"),
     *("transmix=3", "compile=4", "mix_prob=.nan", "ema=.inf", "final_lr=-1", "cooldown_epochs=-1", "kernels=3"),
 ]
