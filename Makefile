@@ -21,31 +21,21 @@ help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
 repro: $(STAMP) profile ## every row, table, figure and the report; PROFILE=cpu puts that profile in force, KEEP_GOING=1 passes over failing rows
-	$(BIN)/dvc repro $(if $(KEEP_GOING),--keep-going || { code=$$?; $(PARTIAL); exit $$code; })
+	$(BIN)/python -m gmmvit.repro $(if $(KEEP_GOING),--keep-going || { code=$$?; $(PARTIAL); exit $$code; })
 
 # The tables, figures and the report without the rows that failed: dvc leaves out all that depends on them.
 PARTIAL = \
-  profile=$$(awk '$$1 == "profile:" { print $$2 }' params.yaml); \
+  test $$code -ne 130 -a $$code -ne 143 && profile=$$($(BIN)/gmmvit check) && { \
   folder=reports/$$profile/partial; \
-  rm -rf $$folder && mkdir -p $$folder; \
+  rm -rf "$$folder" && mkdir -p "$$folder"; \
   for name in main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile; do \
-    $(BIN)/papermill notebooks/$$name.ipynb $$folder/$$name.ipynb --cwd notebooks -k python3 --no-progress-bar \
-      -p profile $$profile -p out $$folder; \
+    $(BIN)/papermill notebooks/$$name.ipynb "$$folder/$$name.ipynb" --cwd notebooks -k python3 --no-progress-bar \
+      -p profile "$$profile" -p out "$$folder"; \
   done; \
-  $(BIN)/gmmvit report $$profile --partial
+  $(BIN)/gmmvit report "$$profile" --partial; }
 
 rows: $(STAMP) profile ## the rows alone, JOBS=2 at a time (each on a GPU of its own, where there are several); may be stopped and repeated
-	$(BIN)/dvc repro clean $$($(BIN)/dvc stage list --name-only | grep -E '^data(_dense)?@')
-	$(BIN)/dvc stage list --name-only | grep -E '^run(_dense)?@' | SHARE=$(JOBS) xargs -P $(JOBS) $(SLOTS) -I ROW sh -c '$(ONE_ROW)'
-
-# xargs would stop at dvc's exit code of a failing row, 255. Rows share the processor, and the GPUs in turn.
-GPUS = $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
-SLOTS = $(if $(filter-out 0 1,$(GPUS)),--process-slot-var=SLOT)
-ONE_ROW = \
-  cores=$$(getconf _NPROCESSORS_ONLN); \
-  export OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$((cores > SHARE ? cores / SHARE : 1))}; \
-  $(if $(SLOTS),export CUDA_VISIBLE_DEVICES=$$((SLOT % $(GPUS)));) \
-  $(BIN)/dvc --wait-for-lock repro -s ROW || exit 1
+	@$(BIN)/python -m gmmvit.rows_queue $(JOBS)
 
 # Puts PROFILE in force; a params.yaml that is none of the profiles is kept as params.yaml.old.
 profile:

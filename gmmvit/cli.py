@@ -155,11 +155,12 @@ def train(arguments: argparse.Namespace) -> None:
         except ValueError as error:
             raise ValueError(f"--set {word} {error}") from error
     described = {k: getattr(arguments, k) for k in ("dataset", "model", "mask", "recipe", "seed")}
+    threads = None
     if arguments.row:
         if given := [f"--{key}" for key, value in described.items() if value is not None] + ["--set"] * bool(settings):
             raise ValueError(f"the row {arguments.row} has its own settings: expected no {', '.join(given)}")
         params = read(arguments.params)
-        row = vars(find_row(params, arguments.row))
+        row, threads = vars(find_row(params, arguments.row)), params.threads
         out = arguments.out or Path("reports") / params.profile / "runs" / row["name"]
     else:
         if missing := [f"--{key}" for key in ("dataset", "model") if described[key] is None]:
@@ -168,7 +169,8 @@ def train(arguments: argparse.Namespace) -> None:
         row = {key: value for key, value in described.items() if value is not None} | {"set": settings}
         row["name"] = row_name(**row)
         out = arguments.out or Path("runs") / row["name"]
-    run(row, out, device=arguments.device, workers=arguments.workers, tensorboard=arguments.tensorboard)
+    options = {"device": arguments.device, "workers": arguments.workers, "tensorboard": arguments.tensorboard}
+    run(row, out, threads=threads, **options)
 
 
 def plan(arguments: argparse.Namespace) -> None:
@@ -187,6 +189,11 @@ def plan(arguments: argparse.Namespace) -> None:
     for line in measured(runs(reports(params.profile)), found.work, found.vit):
         print(line)
     print(ASSUMED)
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Prints the profile in force, if every name in its file is one that is safe in a path and in a shell."""
+    print(_profile(arguments))
 
 
 def results(arguments: argparse.Namespace) -> None:
@@ -297,6 +304,8 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("params", nargs="?", type=Path, default=Path("params.yaml"), metavar="FILE")
     verb.add_argument("--speed", type=float, default=350.0, help="images/s of the plain vit on the device (350)")
     verb.set_defaults(call=plan)
+    verb = verbs.add_parser("check", help="is every name in params.yaml safe? prints the profile in force")
+    verb.set_defaults(call=check, profile="")
     verb = verbs.add_parser("results", help="what the rows that were run came to: mean, spread, gain of a mask")
     verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
     verb.set_defaults(call=results)

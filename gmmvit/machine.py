@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import timm
@@ -19,6 +21,17 @@ def machine() -> dict[str, object]:
         "torch": torch.__version__,
         "timm": timm.__version__,
     }
+
+
+@contextmanager
+def computing(threads: int | None) -> Iterator[None]:
+    """So many threads compute inside, whatever the environment says; None leaves it to that."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _processor() -> str:

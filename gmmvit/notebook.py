@@ -178,7 +178,7 @@ def show_table(table: Table) -> None:
     display({"text/html": table.html(), "text/plain": table.md()}, raw=True)
 
 
-def trained(row: Row, folder: Path) -> tuple[dict, dict]:
+def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, dict]:
     """Metrics and timing of a row, trained under a learning curve that is drawn anew after each epoch."""
     from .train import train
 
@@ -187,6 +187,8 @@ def trained(row: Row, folder: Path) -> tuple[dict, dict]:
     def draw(history: list[dict]) -> None:
         curve.update(plots.learning_curve({name: [line[name] for line in history] for name in history[0]}))
 
-    metrics = train(row, os.path.relpath(folder), on_epoch=draw)  # no path of this machine in what it says
+    metrics = train(
+        row, os.path.relpath(folder), threads=threads, on_epoch=draw
+    )  # no path of this machine in what it says
     curve.update(plots.learning_curve(results.history(folder)))
     return metrics, json.loads((folder / "timing.json").read_text(encoding="utf-8"))

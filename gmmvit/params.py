@@ -32,6 +32,11 @@ class Params:
     rest: dict
 
     @property
+    def datasets(self) -> list[str]:
+        """The data sets of its rows, in their order."""
+        return list(dict.fromkeys(row.dataset for row in self.rows.values()))
+
+    @property
     def threads(self) -> int:
         """Threads of a row's arithmetic, of which its last digits are a function."""
         return self.rest.get("threads", 1)

@@ -21,7 +21,8 @@ def rows(profile: str) -> Params:
         return params
     complete = root() / "profiles" / f"{profile}.yaml"
     if not complete.parent.is_dir():
-        raise FileNotFoundError(f"{complete.parent} is not there: expected the project's folder, or one below it")
+        wanted = f"the project's folder, or one below it, with the profile {profile!r}"
+        raise FileNotFoundError(f"{complete.parent} is not there: expected {wanted}")
     if not complete.is_file():
         raise ValueError(unknown("profile", profile, sorted(file.stem for file in complete.parent.glob("*.yaml"))))
     return read(complete)

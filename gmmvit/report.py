@@ -47,6 +47,9 @@ def write(params: Params, folder: Path, out: Path | None = None, *, partial: boo
             body = notebook_body(line.notebook, f"run {line.name}")
             _save(out / line.page, "report_row.html", line=line, body=body, **shared)
     pages = {line.name: quote(line.page) for line in table if line.linked(out)}
+    for page in (out / "rows").glob("*.html"):
+        if page.stem not in pages:  # of a row that is no more
+            page.unlink()
     if not partial:
         write_curves(params, folder)
     content = {"facts": facts(table, folder), "sections": sections(made, out), "lines": table, "pages": pages}
@@ -69,7 +72,7 @@ def facts(table: Iterable[Line], folder: Path) -> dict[str, list[str]]:
     seconds = [time["seconds"] for time in times]
     states = Counter(line.state for line in table)
     done = f"{states.pop('done', 0)} of {len(table)} done"
-    hours = [f"{duration(sum(seconds))} of training in all; {duration(max(seconds))} for the longest row"]
+    hours = [f"{duration(sum(seconds))} of training in all; {duration(max(seconds, default=0))} for the longest row"]
     return {
         "rows": [", ".join([done, *(f"{count} {state}" for state, count in states.items())])],
         "data sets": [", ".join(dict.fromkeys(DATASETS.get(line.row.dataset, line.row.dataset) for line in table))],
@@ -105,14 +108,15 @@ def _counted(values: Iterable[str]) -> list[str]:
 
 
 def commit(folder: Path) -> str:
-    """The commit of the code that is here now, and whether the package or the notebooks differ from it."""
+    """The commit that last changed the package or the notebooks, and whether they differ from it now."""
     if not shutil.which("git"):
         return "no commit known"
     git = ["git", "-C", str(folder)]
-    found = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True)
-    if found.returncode:
-        return "no commit known"
     code = [":(top)gmmvit", ":(top)notebooks"]
+    last = ["log", "-1", "--abbrev=10", "--format=%h", "--", *code]
+    found = subprocess.run([*git, *last], capture_output=True, text=True)
+    if not found.stdout.strip():
+        return "no commit known"
     changed = subprocess.run([*git, "status", "--porcelain", "--", *code], capture_output=True, text=True).stdout
     return f"commit {found.stdout.strip()}" + (" with changes that are not committed" if changed else "")
 

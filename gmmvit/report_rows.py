@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import bleach
 import nbformat
 from nbconvert import HTMLExporter
 
@@ -18,7 +19,10 @@ from .report_parts import page_size
 from .results import runs, unsound
 from .rows import Row
 
-SHOWN = "text/html text/markdown image/svg+xml image/png image/jpeg text/plain".split()  # of outputs: no scripts
+SHOWN = "text/html text/markdown image/png image/jpeg text/plain".split()  # of outputs: no scripts
+TAGS = frozenset(bleach.ALLOWED_TAGS) | frozenset(
+    "h1 h2 h3 h4 h5 h6 p br hr pre div span sub sup del table caption thead tbody tr th td".split()
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,12 @@ def _notebook(path: Path) -> nbformat.NotebookNode | None:
         return None
 
 
+def harmless(markup: str | bytes) -> str:
+    """Markup of which only text, tables and headings are left; what might run, load or send something becomes text."""
+    text = markup.decode() if isinstance(markup, bytes) else str(markup)
+    return bleach.clean(text, tags=TAGS, attributes={"*": ["class", "id"], "a": ["href", "title"]})
+
+
 def notebook_body(notebook: nbformat.NotebookNode, name: str) -> str:
     """The cells of a notebook as HTML for the body of a page; every image is described by the heading above it."""
     notebook, heading = copy.deepcopy(notebook), name
@@ -123,5 +133,7 @@ def notebook_body(notebook: nbformat.NotebookNode, name: str) -> str:
         exclude_anchor_links=True,
         exclude_input_prompt=True,
         exclude_output_prompt=True,
+        sanitize_html=True,
+        filters={"clean_html": harmless},
     )
     return exporter.from_notebook_node(notebook)[0]

@@ -1,10 +1,14 @@
 """What a notebook shows of receptive fields and position biases, from runs, from a weights.pt, and from nothing."""
 
 import json
+from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
+import timm
 import torch
+import torch.nn as nn
 
 from gmmvit import attach, learned
 from gmmvit.erf_tables import fields_table, fit_field, fits_table, published_fits_table
@@ -50,6 +54,24 @@ def project(tmp_path):
             learned.save(made, folder / "learned.npz", **arrays)
             runs.append({"row": {"name": row.name}, "folder": folder})
     return rows, runs
+
+
+def test_the_notebook_looks_at_a_model_of_ones_own(tmp_path):
+    """Its first two cells, as papermill would run them with `model` and `weights`."""
+    made = timm.create_model("test_vit")
+    torch.manual_seed(0)
+    for parameter in made.parameters():  # untrained, it looks nowhere
+        nn.init.normal_(parameter, std=0.1)
+    torch.save(made.state_dict(), tmp_path / "weights.pth")
+    cells = nbformat.read(Path(__file__).parents[1] / "notebooks" / "erf_rpe.ipynb", as_version=4).cells
+    parameters, first = [cell.source for cell in cells if cell.cell_type == "code"][:2]
+    names = {"In": []}
+    exec(parameters, names)
+    names |= {"model": "test_vit", "weights": str(tmp_path / "weights.pth"), "images": 2}
+    exec(first, names)
+    assert [(view.model, view.dataset) for view in names["views"] if view.arm == LOOKED] == [
+        ("test_vit", "cifar10-mini")
+    ]
 
 
 def test_a_profile_s_views_are_of_the_arms_that_were_run(project):

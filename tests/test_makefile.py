@@ -1,33 +1,60 @@
-"""The Makefile, run with a pretended interpreter, whose environments hold programs that note how they were called."""
+"""The Makefile, run with a pretended interpreter, whose environments hold programs that note how they were called.
 
+Of these, what queues the rows and what checks params.yaml are real.
+"""
+
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from gmmvit import rows_queue
+
 ROOT = Path(__file__).parents[1]
 
-REPRO = ["dvc repro", "papermill called by name"]
+REPRO = ["python -m gmmvit.repro", "papermill called by name"]
+DATA = "python -m gmmvit.repro clean data@cifar10-mini data_dense@coco-shapes"
+PARAMS = """profile: {0}
+datasets: [cifar10-mini]
+rows:
+  bad: {{dataset: cifar10-mini, model: test_vit}}
+dense_datasets: [coco-shapes]
+dense_rows:
+  good: {{dataset: coco-shapes, model: swin_micro, recipe: coco-3x}}
+"""
 
 PRETENDED_PYTHON = f"""#!/bin/sh
 case $1 in
 -c) exec {sys.executable} -c "import sys; sys.version_info = tuple(map(int, '$VERSION'.split('.'))); $2" ;;
--m) mkdir -p $3/bin; for name in pip pytest gmmvit dvc papermill; do cp "$PROGRAM" $3/bin/$name; done
+-m) mkdir -p $3/bin; for name in pip pytest python gmmvit dvc papermill; do cp "$PROGRAM" $3/bin/$name; done
   echo venv >> "$NOTES" ;;
 esac
 """
-PROGRAM = """#!/bin/sh
+PROGRAM = (
+    f"""#!/bin/sh
+case "${{0##*/}} $*" in
+"python -m gmmvit.rows_queue "*) exec {sys.executable} "$@" ;;
+"gmmvit check") exec {sys.executable} -c "import sys, gmmvit.cli; sys.exit(gmmvit.cli.main(['check']))" ;;
+esac
+"""
+    + """
 echo "${0##*/} $*" >> "$NOTES"
 case $* in *run@* | *run_dense@*) echo "device ${CUDA_VISIBLE_DEVICES-none}" >> "$NOTES" ;; esac
 case "${0##*/} $*" in
-"dvc repro") papermill called by name ;;
-"dvc stage list"*) printf '%s\\n' clean data@a data_dense@b run@bad run_dense@good report@a ;;
-"dvc repro --keep-going" | *run@bad) exit 255 ;;
+"python -m gmmvit.repro") papermill called by name ;;
+"python -m gmmvit.repro --keep-going" | *run@bad) exit 255 ;;
+*run@slow*)
+  trap 'echo "saved ${*##*@}" >> "$NOTES"; sleep 0.5; echo ended >> "$NOTES"; exit 143' TERM
+  sleep 60 > /dev/null 2>&1 & wait ;;
 esac
 """
+)
 
 
 @pytest.fixture
@@ -39,23 +66,37 @@ def make(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "profiles").mkdir()
     for profile in "ab":
-        (tmp_path / "profiles" / f"{profile}.yaml").write_text(f"profile: {profile}\n")
+        (tmp_path / "profiles" / f"{profile}.yaml").write_text(PARAMS.format(profile))
+    (tmp_path / "dvc.yaml").touch()
     shutil.copy(tmp_path / "profiles" / "a.yaml", tmp_path / "params.yaml")
     for name, text in (("python", PRETENDED_PYTHON), ("program", PROGRAM)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     notes = tmp_path / "notes"
 
-    def run(*arguments, version="3.11.7"):
+    def run(*arguments, version="3.11.7", stopped_by=0):
         outer = {name for name in os.environ if name.startswith(("MAKE", "MFLAGS", "PYTHON"))} | {"ARGS"}
         env = {name: value for name, value in os.environ.items() if name not in outer}
-        env |= {"NOTES": str(notes), "PROGRAM": str(tmp_path / "program"), "VERSION": version}
+        env |= {"NOTES": str(notes), "PROGRAM": str(tmp_path / "program"), "VERSION": version, "PYTHONPATH": str(ROOT)}
         notes.write_text("")
         command = ["make", "PYTHON=./python", *arguments]
+        if stopped_by:
+            return stopped(command, stopped_by, notes, cwd=tmp_path, env=env)
         result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         return result, notes.read_text().splitlines()
 
     return run
+
+
+def stopped(command, number, notes, **options):
+    """The same for a make that a terminal, or a queue, stops when two rows are under way."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, start_new_session=True, **pipes, **options)
+    while notes.read_text().count("device") < 2 and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(command, process.returncode, said), notes.read_text().splitlines()
 
 
 def test_make_installs_once_and_again_after_the_requirements_changed(make, tmp_path):
@@ -69,7 +110,7 @@ def test_make_installs_once_and_again_after_the_requirements_changed(make, tmp_p
             os.utime(stamp, (0, 0))
         os.utime(tmp_path / name)
         calls = make("repro")[1]
-        assert [call.split()[0] for call in calls] == ["pip", "pip", "dvc", "papermill"]
+        assert [call.split()[0] for call in calls] == ["pip", "pip", "python", "papermill"]
         assert make("repro")[1] == REPRO
 
 
@@ -82,25 +123,26 @@ def test_make_test_checks_the_notebooks_too_unless_told_what_to_test(make):
 def test_make_puts_a_profile_in_force_and_loses_no_params_of_its_own(make, tmp_path):
     params, kept = tmp_path / "params.yaml", tmp_path / "params.yaml.old"
     result, calls = make("repro", "PROFILE=b")
-    assert result.returncode == 0 and params.read_text() == "profile: b\n" and not kept.exists()
+    assert result.returncode == 0 and params.read_text() == PARAMS.format("b") and not kept.exists()
     old = params.stat().st_mtime_ns
     make("repro", "PROFILE=b")
     assert params.stat().st_mtime_ns == old
-    params.write_text("profile: b\nmine: 1\n")
+    mine = PARAMS.format("b") + "mine: 1\n"
+    params.write_text(mine)
     make("repro")
-    assert params.read_text() == "profile: b\nmine: 1\n"
+    assert params.read_text() == mine
     result, _ = make("repro", "PROFILE=a")
-    assert params.read_text() == "profile: a\n" and kept.read_text() == "profile: b\nmine: 1\n"
+    assert params.read_text() == PARAMS.format("a") and kept.read_text() == mine
     assert "kept as params.yaml.old" in result.stdout
     result, calls = make("repro", "PROFILE=c")
-    assert result.returncode != 0 and calls == [] and params.read_text() == "profile: a\n"
+    assert result.returncode != 0 and calls == [] and params.read_text() == PARAMS.format("a")
     assert "unknown profile 'c': expected one of a b" in result.stderr
 
 
 def test_make_repro_passes_over_failing_rows_and_says_so(make):
     make("repro")
     result, calls = make("repro", "KEEP_GOING=1")
-    assert calls[0] == "dvc repro --keep-going" and calls[-1] == "gmmvit report a --partial"
+    assert calls[0] == "python -m gmmvit.repro --keep-going" and calls[-1] == "gmmvit report a --partial"
     papermill = [call.split() for call in calls[1:-1]]
     tables = "main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile".split()
     assert [words[1] for words in papermill] == [f"notebooks/{name}.ipynb" for name in tables]
@@ -111,10 +153,12 @@ def test_make_repro_passes_over_failing_rows_and_says_so(make):
 def test_make_rows_runs_them_all_though_one_fails(make):
     make("repro")
     result, calls = make("rows", "JOBS=2")
-    assert "dvc repro clean data@a data_dense@b" in calls
-    assert {"dvc --wait-for-lock repro -s run@bad", "dvc --wait-for-lock repro -s run_dense@good"} <= set(calls)
-    assert calls.index("dvc repro clean data@a data_dense@b") < calls.index("dvc --wait-for-lock repro -s run@bad")
+    assert DATA in calls
+    assert {"python -m gmmvit.repro -s run@bad", "python -m gmmvit.repro -s run_dense@good"} <= set(calls)
+    assert calls.index(DATA) < calls.index("python -m gmmvit.repro -s run@bad")
     assert result.returncode != 0
+    assert "row 1 of 2: run@bad" in result.stdout and "row 2 of 2: run_dense@good" in result.stdout
+    assert "1 of 2 rows have ended; run@bad failed" in result.stdout
 
 
 def test_make_rows_gives_each_row_a_gpu_in_turn_where_there_are_several(make, tmp_path, monkeypatch):
@@ -127,6 +171,61 @@ def test_make_rows_gives_each_row_a_gpu_in_turn_where_there_are_several(make, tm
         make("repro")
         calls = make("rows", "JOBS=2")[1]
         assert {call.split()[1] for call in calls if call.startswith("device")} == devices
+
+
+LISTED = """GPU 0: NVIDIA A100 (UUID: GPU-5c89852c)
+  MIG 3g.20gb     Device  0: (UUID: MIG-1)
+  MIG 3g.20gb     Device  1: (UUID: MIG-2)
+GPU 1: NVIDIA A100 (UUID: GPU-774ad2b3)
+"""
+
+
+def test_rows_take_their_devices_from_the_users_own_choice(make, monkeypatch):
+    make("repro")
+    for chosen, devices in (("3,5", {"3", "5"}), ("MIG-a,MIG-b", {"MIG-a", "MIG-b"}), ("2", {"2"}), ("", {""})):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        calls = make("rows", "JOBS=2")[1]
+        assert {call.removeprefix("device").strip() for call in calls if call.startswith("device")} == devices
+    assert rows_queue.devices({}, LISTED) == ["MIG-1", "MIG-2", "1"]  # a divided GPU has no number of its own
+    assert rows_queue.devices({}, "") == []
+
+
+def test_rows_share_the_cores_and_know_how_many_they_are(monkeypatch):
+    monkeypatch.setattr(rows_queue, "cores", lambda: 8)
+    monkeypatch.setattr(rows_queue, "gpus", lambda: "")
+    started = []
+    monkeypatch.setattr(rows_queue.subprocess, "Popen", lambda words, env, **_: started.append(env))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    rows_queue.Queue(["run@a"], 3, None).start("run@a", 0)
+    assert (started[0]["OMP_NUM_THREADS"], started[0]["GMMVIT_JOBS"]) == ("2", "3")
+
+
+@pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM))
+def test_make_rows_stopped_stops_its_rows_waits_for_them_and_says_one_sentence(make, tmp_path, number):
+    make("repro")
+    rows = "".join(f"  slow{i}: {{dataset: cifar10-mini, model: test_vit}}\n" for i in range(4))
+    (tmp_path / "params.yaml").write_text(f"profile: a\ndatasets: [cifar10-mini]\nrows:\n{rows}")
+    result, calls = make("rows", "JOBS=2", stopped_by=number)
+    assert result.returncode != 0
+    assert sorted(call for call in calls if call.startswith("saved")) == ["saved slow0", "saved slow1"]
+    assert calls[-2:] == ["ended", "ended"] and not any("slow2" in call for call in calls)
+    said = [line for line in result.stdout.splitlines() if not line.startswith(("row ", "make"))]
+    assert said == ["stopping: the rows under way save their state, and the same command goes on from there"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", (["rows"], ["repro", "KEEP_GOING=1"]))
+@pytest.mark.parametrize("name", ("../../victim", "x; touch PWN", "$(touch PWN)", "`touch PWN`", '"a"; touch PWN #'))
+def test_no_profile_runs_a_command_or_leads_out_of_the_project(make, tmp_path, verb, name):
+    victim = tmp_path.parent / "victim" / "partial"  # what reports/../../victim/partial is
+    victim.mkdir(parents=True, exist_ok=True)
+    make("repro")
+    params = PARAMS.format(json.dumps(name))
+    (tmp_path / "params.yaml").write_text(params)
+    result, calls = make(*verb)
+    assert result.returncode != 0 and "profile: expected letters" in result.stdout + result.stderr
+    assert victim.is_dir() and not list(tmp_path.rglob("PWN"))
+    assert [call for call in calls if "gmmvit.repro --keep-going" not in call] == []
 
 
 def test_a_dry_run_of_make_runs_nothing(make):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -143,7 +144,7 @@ def ran(said):
 def done(tmp_path_factory):
     """A copy whose three rows, and the main table of them, were run without disturbance."""
     place = copy_of_the_project(tmp_path_factory.mktemp("done"))
-    assert repro(place, "main_results@tiny") == {"clean", "data@cifar10-mini", "main_results@tiny", *RUNS}
+    assert repro(place, "main_results@tiny") == {"check", "clean", "data@cifar10-mini", "main_results@tiny", *RUNS}
     return place
 
 
@@ -219,15 +220,15 @@ def test_saving_notebooks_in_jupyter_only_cleans_them_again(at_rest):
 @pytest.mark.slow
 def test_a_changed_row_runs_alone_with_what_is_made_of_it(at_rest):
     write_params(at_rest, rows=ROWS | {"tiny-c": ROWS["tiny-c"] | {"seed": 1}})
-    assert repro(at_rest, "main_results@tiny") == {"run@tiny-c", "main_results@tiny"}
+    assert repro(at_rest, "main_results@tiny") == {"check", "run@tiny-c", "main_results@tiny"}
 
 
 @pytest.mark.slow
 def test_another_profile_and_back_runs_no_row_again(at_rest):
     write_params(at_rest, "other", {"other-a": ROWS["tiny-a"]})
-    assert repro(at_rest, "run@other-a") == {"run@other-a"}
+    assert repro(at_rest, "run@other-a") == {"check", "run@other-a"}
     write_params(at_rest)
-    assert repro(at_rest, "main_results@tiny") == set()
+    assert repro(at_rest, "main_results@tiny") <= {"check"}
 
 
 @pytest.mark.slow
@@ -249,6 +250,59 @@ def test_killed_in_the_middle_and_repeated_it_ends_with_the_same_records(done, t
         for record in RECORDS:
             ours, theirs = (each / "reports" / "tiny" / "runs" / name / record for each in (place, done))
             assert ours.read_bytes() == theirs.read_bytes(), f"{name}: {record}"
+
+
+GMMVIT = ("python", "-m", "gmmvit.repro")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words, number, code",
+    [(GMMVIT, signal.SIGTERM, 143), (GMMVIT, signal.SIGINT, 130), (("dvc", "repro"), signal.SIGTERM, -15)],
+)
+def test_stopped_by_a_queue_or_a_person_a_row_saves_its_state_and_the_lock_is_whole(
+    done, tmp_path, words, number, code
+):
+    place = copy_of_the_project(tmp_path)
+    saved = place / "reports" / "tiny" / "runs" / ".checkpoints" / "tiny-b" / "last.pt"
+    process = start(place, *words, "run@tiny-b")
+    deadline = time.monotonic() + 300
+    while not saved.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    at, written = place_of(saved), (place / "dvc.lock").read_text()
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=120)  # until nobody holds the pipe any more: the kernel has ended too
+    assert process.returncode == code and "Traceback" not in said and "tiny-b: stopped" in said, said
+    assert place_of(saved) > at and at[0] < 6
+    assert (place / "dvc.lock").read_text() == written and "run@tiny-b" not in written
+    assert repro(place, "run@tiny-b") == {"run@tiny-b"}
+    assert "resumed at epoch" in (saved.parents[2] / "tiny-b" / "run.ipynb").read_text()
+    for record in RECORDS:
+        ours, theirs = (each / "reports" / "tiny" / "runs" / "tiny-b" / record for each in (place, done))
+        assert ours.read_bytes() == theirs.read_bytes(), record
+
+
+def place_of(checkpoint):
+    """Epoch and step of a checkpoint."""
+    content = torch.load(checkpoint, weights_only=True)["place"]
+    return content["epoch"], content["step"]
+
+
+@pytest.mark.slow
+def test_rows_side_by_side_have_the_bytes_and_the_records_of_rows_one_by_one(done, tmp_path):
+    """`make rows JOBS=2` after `dvc repro` has nothing to do, and alone it ends with the same files."""
+    place = copy_of_the_project(tmp_path)
+    write_params(place, rows={name: ROWS[name] for name in ("tiny-a", "tiny-c")})
+    env = environment(place) | {"OMP_NUM_THREADS": "2"}
+    words = ["python", "-m", "gmmvit.rows_queue", "2"]
+    first = subprocess.run(words, cwd=place, env=env, capture_output=True, text=True, timeout=900)
+    assert first.returncode == 0 and "2 of 2 rows have ended" in first.stdout, first.stdout + first.stderr
+    for name in ("tiny-a", "tiny-c"):
+        for record in RECORDS:
+            ours, theirs = (each / "reports" / "tiny" / "runs" / name / record for each in (place, done))
+            assert ours.read_bytes() == theirs.read_bytes(), f"{name}: {record}"
+    assert json.loads((place / "reports/tiny/runs/tiny-a/metrics.json").read_text())["threads"] == 1
+    assert repro(place, "run@tiny-a", "run@tiny-c") == set()  # dvc reads the lock that two of them wrote
 
 
 @pytest.mark.slow

@@ -137,6 +137,35 @@ def test_pages_load_nothing_and_run_nothing(made):
         assert policy.startswith("default-src 'none'")
 
 
+HARMFUL = """<script>alert(1)</script><form action="https://x.example"><input></form><base href="https://x.example">
+<meta http-equiv="refresh" content="0;url=https://x.example"><iframe src="data:text/html,x"></iframe>
+<p onclick="run()" style="background: url(https://x.example)">harmless words</p><a href="javascript:run()">a link</a>
+<table><caption>ours</caption><thead><tr><th class="number">n</th></tr></thead>
+<tbody><tr><td>7</td></tr></tbody></table>
+"""
+
+
+def test_what_a_notebook_says_in_html_neither_runs_nor_loads_nor_sends_nor_leads_away(made):
+    params, folder = made
+    path = folder / "runs" / "b" / "run.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    kinds = ("text/html", "text/markdown", "image/svg+xml")
+    outputs = [new_output("display_data", {kind: HARMFUL}) for kind in kinds]
+    notebook.cells += [new_markdown_cell(HARMFUL), new_code_cell("1 < 2", outputs=outputs)]
+    nbformat.write(notebook, path)
+    report.write(params, folder)
+    page = Page(folder / "rows" / "b.html")
+    assert {tag for tag, _ in page.elements} & {"script", "form", "input", "base", "iframe", "svg", "object"} == set()
+    assert [meta.get("http-equiv") for meta in page.all("meta") if "http-equiv" in meta] == ["Content-Security-Policy"]
+    names = {name for _, attributes in page.elements for name in attributes}
+    assert "onclick" not in names and not any("javascript:" in (link.get("href") or "") for link in page.all("a"))
+    assert "x.example" not in str(page.elements) and page.problems == []
+    assert words(page).count("harmless words") == 3  # the Markdown cell and two outputs; a drawing may hold programs
+    assert page.all("caption") and {"class": "number"} in page.all("th")  # our own tables stay as they are
+    policy = page.all("meta")[3]["content"]
+    assert "form-action 'none'" in policy and "base-uri 'none'" in policy
+
+
 def test_pages_are_whole(made):
     report.write(*made)
     for page in pages(made[1]):
@@ -187,6 +216,13 @@ def test_what_was_run(made):
     assert "Python 3.11.2, torch 2.15.0, timm 1.0.31" in text and "no commit known" in text
 
 
+def test_nothing_was_timed_where_every_row_failed(tmp_path):
+    rows = {"a": Row("cifar10", "vit", name="a"), "b": Row("cifar10", "vit", seed=1, name="b")}
+    write_run(tmp_path, rows["a"], done=False, error="no such luck")
+    text = words(Page(report.write(Params("cpu", rows, {}), tmp_path)))
+    assert "0 of 2 done, 1 failed, 1 not run" in text and "nothing is timed" in text
+
+
 def test_lengths_of_time():
     assert [report.duration(seconds) for seconds in (47.2, 750, 12240)] == ["47 s", "12 min", "3.4 h"]
 
@@ -198,6 +234,8 @@ def test_the_device_is_the_one_that_was_used():
 
 
 def test_the_commit_is_the_one_of_the_code():
+    last = ["git", "-C", str(ROOT), "log", "-1", "--abbrev=10", "--format=%h", "--", "gmmvit", "notebooks"]
+    assert report.commit(ROOT).split()[1] == subprocess.run(last, capture_output=True, text=True).stdout.strip()
     assert re.fullmatch(r"commit [0-9a-f]{10}( with changes that are not committed)?", report.commit(ROOT))
 
 
@@ -237,11 +275,13 @@ def test_without_notebooks_only_pages_that_came_along_are_linked(made):
     for name in "ac":
         (folder / "runs" / name / "run.ipynb").unlink()
     (folder / "rows").mkdir()
+    (folder / "rows" / "gone.html").write_text("<!doctype html>")  # of a row that is not in the profile any more
     for name in "ad":  # d has no run: its page would be of another time
         (folder / "rows" / f"{name}.html").write_text("<!doctype html><title>kept</title>")
     links = Page(report.write(params, folder)).links()
     assert [link for link in links if "rows/" in link] == ["rows/b.html", "rows/a.html", "rows/b.html"]
     assert "kept" in (folder / "rows" / "a.html").read_text()
+    assert sorted(path.stem for path in (folder / "rows").iterdir()) == ["a", "b"]
 
 
 def test_a_notebook_that_was_cut_short_is_none(made):

@@ -58,6 +58,25 @@ def test_a_run_leaves_its_record(finished):
     assert len(said) == 4 and "float32" in said[0] and "epoch 2" in said[2], said
 
 
+@pytest.mark.slow
+def test_threads_are_those_of_the_row_and_not_of_the_environment(tmp_path):
+    """The number of threads decides the last digits: it is asked for, recorded, and given back."""
+    before, said = torch.get_num_threads(), []
+    try:
+        for outside, asked in ((2, 1), (1, 1), (2, None)):
+            torch.set_num_threads(outside)
+            metrics = train(ROW, tmp_path / f"{outside}-{asked}", threads=asked, say=quiet)
+            assert metrics["threads"] == (asked or outside) and torch.get_num_threads() == outside
+        one, two = (torch.load(tmp_path / f"{n}-1" / "weights.pt", weights_only=True)["model"] for n in (1, 2))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+        with pytest.raises(ZeroDivisionError):
+            train(ROW, tmp_path / "run", threads=1, say=quiet, on_epoch=lambda history: 1 / (2 - len(history)))
+        train(ROW, tmp_path / "run", threads=2, say=said.append)
+    finally:
+        torch.set_num_threads(before)
+    assert any("computed by 1 thread(s) until here and is by 2" in line for line in said), said
+
+
 def test_the_weights_load_into_the_model_and_give_the_accuracy_that_was_reported(finished):
     out, metrics, _ = finished
     content = torch.load(out / "weights.pt", weights_only=True)
