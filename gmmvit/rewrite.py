@@ -120,7 +120,30 @@ def graph_with_masks(module: Rewritten, arguments: tuple, way: str, shapes: bool
         if flag is not None:
             module.fused_attn = flag
     {EXPLICIT: _into_scores, FUSED: _into_fused, FLEX: _into_flex}[way](module, graph)
+    _unbind_before_permute(graph)
     return graph
+
+
+def _unbind_before_permute(graph: fx.Graph) -> None:
+    """Takes q, k and v apart before they are permuted: the same views, whose gradients are put together in one copy.
+
+    timm permutes first; then backward stacks the three gradients and copies the whole once more.
+    """
+    for node in list(graph.nodes):
+        source = node.args[0] if node.op == "call_method" and node.target == "unbind" else None
+        if not isinstance(source, fx.Node) or source.op != "call_method" or source.target != "permute":
+            continue
+        order, parts = source.args[1:], list(node.users)
+        plain = all(isinstance(axis, int) and axis >= 0 for axis in order) and node.args[1:] in ((), (0,))
+        if not plain or len(source.users) > 1 or any(part.target is not operator.getitem for part in parts):
+            continue
+        rest = [axis - (axis > order[0]) for axis in order[1:]]
+        node.args = (source.args[0], order[0])
+        for part in parts:
+            with graph.inserting_after(part):
+                permuted = graph.call_method("permute", (part, *rest))
+            part.replace_all_uses_with(permuted, delete_user_cb=lambda user, new=permuted: user is not new)
+        graph.erase_node(source)
 
 
 def _into_scores(module: Rewritten, graph: fx.Graph) -> None:

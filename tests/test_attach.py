@@ -396,3 +396,27 @@ def test_an_option_that_makes_no_mask_is_refused(mask, option, value):
     with pytest.raises(ValueError, match=option):
         gmmvit.attach(model, mask, **{option: value})
     assert state_of(model) == state
+
+
+def pairs_of(node, seen=None):
+    """(name of a step of backward, name of the step after it), of a whole graph."""
+    seen = set() if seen is None else seen
+    if node is None or node in seen:
+        return
+    seen.add(node)
+    for following, _ in node.next_functions:
+        if following is not None:
+            yield node.name(), following.name()
+            yield from pairs_of(following, seen)
+
+
+@pytest.mark.parametrize("mask", ("gmm", "gab"))
+def test_gradients_of_query_key_and_value_are_put_together_in_one_copy(mask):
+    """timm permutes the three as one tensor before it takes them apart: backward then copies the whole once more."""
+    model, image = small(drop_path_rate=0.0)
+    expected = model.train()(image)
+    pair = ("UnbindBackward0", "PermuteBackward0")
+    assert pair in set(pairs_of(expected.sum().grad_fn))
+    gmmvit.attach(model, mask)
+    steps = set(pairs_of(model(image).sum().grad_fn))
+    assert pair not in steps and pair[::-1] in steps
