@@ -37,7 +37,29 @@ def masks(arguments: Namespace, device: str) -> tuple[dict, str]:
         for name, speed in figures["images_per_second"].items()
     ]
     lines = table(rows, ("a training step with", "images/s", "time", "bytes for backward"))
-    return figures, f"{lines}\nover the faster step without a mask: {figures['without']} attention"
+    lines += f"\nover the faster step without a mask: {figures['without']} attention"
+    return _with_ways(figures, lines, device, rounds) if arguments.ways else (figures, lines)
+
+
+def _with_ways(figures: dict, lines: str, device: str, rounds: int) -> tuple[dict, str]:
+    """Adds from how many keys on a fused kernel pays, and puts it into ways.toml."""
+    from pathlib import Path
+
+    import torch
+
+    from . import bench_ways
+
+    if torch.device(device).type == "cpu":
+        raise ValueError("--ways: expected the device of a GPU, for FlexAttention has no gradients on a CPU, got cpu")
+    seconds, path = bench_ways.bench_ways(device, rounds), Path(bench_ways.__file__).with_name("ways.toml")
+    bench_ways.fill(path, torch.device(device).type, seconds, torch.cuda.get_device_name(device))
+    rows = [
+        (kind, keys, *(f"{way} {1e3 * each:.2f} ms" for way, each in found.items()))
+        for kind, lengths in seconds.items()
+        for keys, found in lengths.items()
+    ]
+    lines += "\n" + table(rows, ("mask", "keys", "explicit product", "fused")) + f"\nways taken from now on: {path}"
+    return figures | {"ways": seconds}, lines
 
 
 def train(arguments: Namespace, device: str) -> tuple[dict, str]:

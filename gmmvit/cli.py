@@ -325,6 +325,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--batch", type=int, default=128)
     verb.add_argument("--rounds", type=int, help="best of so many (masks 20, mix 10, train, data and dense 5)")
     verb.add_argument("--device")
+    verb.add_argument("--ways", action="store_true", help="masks: also from how many keys on a fused kernel is taken")
     kept = verb.add_mutually_exclusive_group()
     kept.add_argument("--record", action="store_true", help="keep the figures in reports/bench/WHAT[-MODEL].json")
     kept.add_argument("--out", type=Path, metavar="FILE", help="keep the figures here")

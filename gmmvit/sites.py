@@ -60,7 +60,7 @@ def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size
     size = _image_size(model, img_size)
     image = _image(model, size)
     places, reasons = [], []
-    for found in _spatial(model, image):
+    for found in _spatial(model, image, told=img_size is not None):
         reasons += [(found.call.name, reason) for reason in found.reasons]
         for product in found.products:
             if not _chosen(only, found.call.name):
@@ -129,14 +129,17 @@ def _strip(module: nn.Module) -> None:
 # ---- finding the places ---------------------------------------------------------------------------------------------
 
 
-def _spatial(model: nn.Module, image: torch.Tensor) -> list[Found]:
+def _spatial(model: nn.Module, image: torch.Tensor, told: bool) -> list[Found]:
     found = []
     try:
         calls = softmax_callers(model, image)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, IndexError, ValueError) as error:  # each model refuses in its own way
+        source = (
+            "which img_size asks for: expected" if told else "the size it reports: pass attach(..., img_size=) with"
+        )
         raise ValueError(
-            f"{type(model).__name__} does not run on images of {tuple(image.shape[1:])}, the size it reports: pass "
-            f"attach(..., img_size=) with the size it was built for ({first_line(error)})"
+            f"{type(model).__name__} does not run on images of {tuple(image.shape[1:])}, {source} the size it was "
+            f"built for ({first_line(error)})"
         ) from error
     for call in calls:
         if isinstance(call.module, Rewritten):  # its products are known from the first mask
@@ -181,7 +184,7 @@ def _made(
             )
         base = (1, 1) if call.module.use_mask_unit_attn else tuple(model.mask_spatial_shape)
         mask.arrange(unrolled_order(grid, base), unrolled_order(key_grid, base))
-    return mask
+    return mask.train(call.module.training)
 
 
 def _image_size(model: nn.Module, img_size: int | Grid | None) -> Grid:

@@ -179,6 +179,8 @@ def test_attach_leaves_modes_gradients_and_random_state_of_the_model():
     gmmvit.attach(model, "gab")
     assert {name: m.training for name, m in model.named_modules() if name in before} == before
     assert all(p.grad is None for p in model.parameters())
+    modes = {name: mask.training for name, mask in gmmvit.masks_of(model).items()}
+    assert modes == {f"blocks.{n}.attn.spatial_masks.gab": n != 1 for n in range(3)}
 
 
 def test_only_some_layers():
@@ -306,6 +308,10 @@ def test_bad_input_gets_a_sentence():
     with pytest.raises(ValueError, match=r"does not run on images of \(3, 224, 224\).*img_size="):
         gmmvit.attach(gcvit, "gmm")
     assert not gmmvit.masks_of(gcvit)
+    with pytest.raises(
+        ValueError, match=r"\(3, 64, 128\), which img_size asks for: expected the size it was built for"
+    ):
+        gmmvit.attach(small()[0], "elm", img_size=(64, 128))
 
 
 class Fickle(nn.Module):

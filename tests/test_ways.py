@@ -5,6 +5,8 @@ kernels, and FlexAttention's refusal of gradients there is switched off.
 """
 
 import copy
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import torch.nn.attention.flex_attention as flex
 from conftest import redraw
 
 import gmmvit
-from gmmvit import ways
+from gmmvit import bench_ways, ways
 from gmmvit.masks import ElementMask, GaussianBias, GaussianMixtureMask
 from gmmvit.ways import EXPLICIT, FLEX, FUSED
 
@@ -222,3 +224,21 @@ def test_one_graph_without_breaks_by_every_way(as_on_a_gpu, mask):
     fresh.load_state_dict(model.state_dict())
     found = torch.compile(fresh.train(), backend="aot_eager", fullgraph=True)(image)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_measured_decides_the_way(as_on_a_gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(flex, "_validate_device", lambda *tensors: None)
+    monkeypatch.setattr(bench_ways, "TOKENS", 128)
+    seconds = bench_ways.bench_ways("cpu", rounds=1, sides=(4, 8), say=lambda line: None)
+    assert {kind: list(found) for kind, found in seconds.items()} == {kind: [16, 64] for kind in bench_ways.KINDS}
+    made_up = {16: {EXPLICIT: 1.0, FLEX: 0.9}, 64: {EXPLICIT: 1.0, FLEX: 1.1}, 196: {EXPLICIT: 3.0, FLEX: 2.0}}
+    made_up[256] = {EXPLICIT: 3.0, FLEX: 2.0}
+    assert bench_ways.steps_of(made_up) == [[196, FLEX]]
+    assert bench_ways.steps_of({64: {EXPLICIT: 1.0, FLEX: 1.1}}) == []
+    path = tmp_path / "ways.toml"
+    path.write_text(Path(ways.__file__).with_name("ways.toml").read_text())
+    for _ in range(2):  # once more in the place of the first
+        bench_ways.fill(path, "cuda", {"multiplicative": made_up, "additive": {}}, "a made-up GPU")
+    table = tomllib.loads(path.read_text())
+    assert table["cuda"] == {"multiplicative": [[196, FLEX]], "additive": []}
+    assert table["mps"] == ways.TABLE["mps"] and path.read_text().count("measured on a made-up GPU") == 1
