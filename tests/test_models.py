@@ -493,3 +493,22 @@ def test_bad_input_is_told_in_a_sentence(arguments, error, sentence):
 def test_an_image_of_another_size_is_refused(name):
     with pytest.raises((AssertionError, RuntimeError, ValueError)):
         create_model(name)(torch.randn(1, 3, 64, 64))
+
+
+@pytest.mark.parametrize("model", ("swin", "swin_tiny_patch4_window7_224", "vit"))
+@pytest.mark.parametrize("mask", ("none", "gab"))
+def test_a_row_on_a_gpu_takes_fused_attention_swin_too(model, mask):
+    from gmmvit.rows import Row
+    from gmmvit.train.classify import Classification
+    from gmmvit.train.processes import World
+
+    row = Row("cifar10-mini", model, mask)
+    flags = {
+        kind: {module.fused_attn for module in made.modules() if hasattr(module, "fused_attn")}
+        for kind, made in (
+            (kind, Classification(row, World(device=torch.device(kind)), workers=0).model()) for kind in ("cpu", "cuda")
+        )
+    }
+    assert flags["cuda"] == {True}
+    if "swin" in model:
+        assert flags["cpu"] == {False}

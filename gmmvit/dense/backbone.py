@@ -15,6 +15,7 @@ from timm.models.swin_transformer import SwinTransformerBlock
 from timm.models.swin_transformer_v2 import SwinTransformerV2Block
 
 from ..masks import SpatialMask
+from ..models.parts import fused_off_cpu
 from ..sites import Site, attach
 from ..starts import from_file, from_timm, take
 
@@ -97,11 +98,13 @@ def pyramid(
     drop_path: float = 0.0,
     mask: str = "none",
     mask_options: dict | None = None,
+    device: torch.device = torch.device("cpu"),  # noqa: B008  a constant
     **options,
 ) -> Pyramid:
     """timm's backbone of this name as a pyramid, with a mask on its self-attentions where one is named.
 
-    `pretrained` takes timm's weights, `pretrained_file` those of a local file; `options` are the backbone's own.
+    `pretrained` takes timm's weights, `pretrained_file` those of a local file; `device` is where it will run; `options`
+    are the backbone's own.
     """
     base, small = SMALL.get(name, (name, {}))
     options = small | options | ({"drop_path_rate": drop_path} if drop_path else {})
@@ -118,7 +121,7 @@ def pyramid(
         _copy(whole, body)
     for block in body.modules():
         block.__class__ = PADDED_FIRST.get(type(block), type(block))
-    made = Pyramid(body)
+    made = Pyramid(fused_off_cpu(body, device))
     if mask != "none":
         with torch.random.fork_rng(devices=[]):  # a head that comes next starts as it would without the mask
             attach(made, mask, **(mask_options or {}))

@@ -76,8 +76,8 @@ class Dense:
         """The row's backbone with its mask and its weights, what is fresh being a function of the seed."""
         torch.manual_seed(self.row.seed)
         weights = {name: self.row.set[name] for name in WEIGHTS if name in self.row.set}
-        drop_path, options = self.recipe.drop_path, self.row.mask_options
-        return pyramid(self.row.model, drop_path=drop_path, mask=self.row.mask, mask_options=options, **weights)
+        place = {"device": self.world.device, "drop_path": self.recipe.drop_path}
+        return pyramid(self.row.model, mask=self.row.mask, mask_options=self.row.mask_options, **place, **weights)
 
     @cached_property
     def image(self) -> torch.Tensor:

@@ -76,3 +76,8 @@ def set_fused(model: nn.Module, fused: bool) -> nn.Module:
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused
     return model
+
+
+def fused_off_cpu(model: nn.Module, device: torch.device) -> nn.Module:
+    """Fused attention for a model that will run elsewhere than on a CPU, Swin's too, which timm leaves off."""
+    return set_fused(model, True) if device.type != "cpu" else model

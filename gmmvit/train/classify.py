@@ -17,6 +17,7 @@ from ..data.feed import Feed
 from ..data.finish import Pieces, Raw, Unfinished
 from ..data.loader import Stream
 from ..data.workers import loading_processes, require_shared_memory
+from ..models.parts import fused_off_cpu
 from ..rows import Row
 from ..sites import attach
 from ..starts import starting_model
@@ -44,7 +45,7 @@ class Classification:
 
     def model(self) -> nn.Module:
         """The row's model as training finds it, a function of the row."""
-        model = starting_model(self.row)
+        model = fused_off_cpu(starting_model(self.row), self.world.device)
         if self.row.mask != "none":
             attach(model, self.row.mask, img_size=self.dataset.size, **self.row.mask_options)
         return model
