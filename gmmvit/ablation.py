@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from .main_table import COLUMNS, published_main
 from .models.vit import SIZES
+from .names import DATASETS, MASKS
 from .published import table as published_table
 from .recipes import MIXING, find
 from .results import group, look_up
 from .rows import Row
-from .tables import Column, Table
+from .seeds import Gain, paired_gain
+from .tables import UNKNOWN, Column, Table, text
 
 BASE = {  # the paper's mask on ViT; an arm names what it has instead
     "model": "vit",
@@ -36,13 +38,14 @@ INITIAL = {
 }
 OTHERS = {
     "mask": {
-        "none": {"mask": "none"},
+        "plain": {"mask": "none"},
         "ELM": {"mask": "elm"},
         "GMM, shared by the heads": {"share_heads": True},
         "GMM, one for each head": {},
     },
     "place of the mask": {"before the softmax": {}, "after the softmax": {"where": "probabilities"}},
 }
+CLAIMED = (("GMM, one for each head", "ELM"), ("after the softmax", "before the softmax"))  # compared in words alone
 DEPTH = {f"{SIZES[model]['depth']}, {SIZES[model]['embed_dim']}": {"model": model} for model in DEPTHS}
 
 
@@ -102,7 +105,7 @@ def _usual(rows: Mapping[str, Row]) -> dict[str, Row]:
 def _arms(
     panels: Mapping, series: Mapping[str, str], rows: Mapping[str, Row], runs: Iterable[dict], failed
 ) -> list[dict]:
-    """A line for each arm with rows: dataset, group (the panel), label, series, ours (a Score), values of the seeds."""
+    """A line for each arm with rows: dataset, group (the panel), label, series, ours (a Score), seeds {seed: top-1}."""
     runs, lines = list(runs), []
     for panel, arms in panels.items():
         for label, differs in arms.items():
@@ -110,34 +113,110 @@ def _arms(
             for each in dict.fromkeys(series.values()):
                 alike = {n: row for n, row in rows.items() if series[n] == each and differences(row) == differs}
                 for found in group(alike, runs, failed, dataset=None, recipe=None):
-                    values = list(found.by_seed().values())
-                    line = {"group": panel, "label": label, "series": each, "ours": found.score(), "values": values}
+                    line = {"group": panel, "label": label, "series": each, "ours": found.score()}
+                    line |= {"seeds": found.by_seed(), "values": list(found.by_seed().values())}
                     lines.append({"dataset": found.keys["dataset"], **line})
     return lines
+
+
+def others_found(lines: Iterable[Mapping]) -> str:
+    """A sentence on what the paper says in words: the mixture beats the free mask; its place makes no difference."""
+    arms = {(line["dataset"], line["label"]): line["seeds"] for line in lines}
+    found = []
+    for dataset in dict.fromkeys(dataset for dataset, _ in arms):
+        for over, base in CLAIMED:
+            gain = paired_gain(arms.get((dataset, over), {}), arms.get((dataset, base), {}))
+            if gain.n:
+                told = None if gain.beyond_spread is None else _as_published(gain, base)
+                name = DATASETS.get(dataset, dataset)
+                found.append(f"{over} against {base} on {name} {text(gain, '+.2f')}, {told or 'of one seed'}")
+    return f"Ours: {'; '.join(found)}." if found else ""
+
+
+def _as_published(gain: Gain, base: str) -> str:
+    if base == "before the softmax":
+        return "not as published" if gain.beyond_spread else "as published no difference to be told from the seeds'"
+    if not gain.beyond_spread:
+        return "which cannot be told from zero"
+    return "as published" if gain.mean > 0 else "not as published"
 
 
 def kernels_table() -> Table:
     """The published numbers of kernels, the point at 1 as what it is: the model without a mask."""
     columns = [Column("kernels", "kernels, as published", "d"), Column("mask", "what it is")]
     columns += [Column(dataset, title) for dataset, title in COLUMNS.items()]
-    return Table(columns, published_table("gmm_kernels")["rows"])
+    return Table(columns, [row | {"mask": MASKS[row["mask"]]} for row in published_table("gmm_kernels")["rows"]])
 
 
-def curves(lines: Iterable[Mapping]) -> dict[str, dict[int, list[float]]]:
-    """{data set: {kernels: top-1 of each seed}} of the data sets on which masks were compared, for plots.kernels."""
-    found: dict[str, dict[int, list[float]]] = {}
+def kernel_gains(lines: Iterable[Mapping]) -> dict[str, dict[str, dict]]:
+    """{data set: {"ours": {kernels: Gain}, "published": {kernels: gain}}} over no mask, of two numbers or more."""
+    seeds: dict[str, dict[int, dict]] = {}
     for line in lines:
-        if line["values"]:
-            found.setdefault(line["dataset"], {})[line["label"]] = line["values"]
-    return {dataset: counts for dataset, counts in found.items() if len(counts) > 1}
+        seeds.setdefault(line["dataset"], {})[line["label"]] = line["seeds"]
+    found = {}
+    for dataset, by_count in seeds.items():
+        ours = {count: paired_gain(run, by_count.get(0, {})) for count, run in sorted(by_count.items()) if count}
+        ours = {count: gain for count, gain in ours.items() if gain.n}
+        if len(ours) > 1:
+            found[dataset] = {"ours": ours, "published": _published_gains(dataset)}
+    return found
 
 
-def points(lines: Iterable[Mapping], names: Mapping[str, str]) -> list[dict]:
-    """The arms that were run, for plots.arms: their panels name the data set where there are several."""
+def _published_gains(dataset: str) -> dict[int, float]:
+    rows = [row for row in published_table("gmm_kernels")["rows"] if dataset.replace("-", "_") in row]
+    top1 = {row["kernels"] * (row["mask"] != "none"): row[dataset.replace("-", "_")] for row in rows}
+    return {count: top1[count] - top1[0] for count in sorted(top1) if count}
+
+
+def no_curve(lines: Iterable[Mapping]) -> str:
+    """A line on the data sets that kernel_gains leaves out although masks were run on them."""
+    lines = [line for line in lines if line["seeds"]]
+    drawn, run = kernel_gains(lines), {}
+    for line in lines:
+        run.setdefault(line["dataset"], []).append(line["label"])
+    words = [
+        f"on {DATASETS.get(dataset, dataset)} there is " + " and ".join(_kernels(count) for count in sorted(counts))
+        for dataset, counts in run.items()
+        if dataset not in drawn
+    ]
+    return f"Not drawn, as a curve needs no mask and two numbers of kernels: {'; '.join(words)}." if words else ""
+
+
+def _kernels(count: int) -> str:
+    return "no mask" if not count else f"{count} kernel{'s' * (count > 1)}"
+
+
+def points(lines: Iterable[Mapping]) -> list[dict]:
+    """The arms that were run, for plots.arms: their panels name the data set where there are several.
+
+    A panel of one arm compares nothing and is left out.
+    """
+    run, alone = _compared(lines)
+    several = len({line["dataset"] for line in [*run, *alone]}) > 1
+    return [line | {"group": (_prefix(line) if several else "") + line["group"]} for line in run]
+
+
+def left_out(lines: Iterable[Mapping]) -> str:
+    """A line on the arms that points leaves out."""
+    _, alone = _compared(lines)
+    words = dict.fromkeys(f"{_prefix(line)}{line['group']} ({line['label']})" for line in alone)
+    return f"Not drawn, as one arm alone was run: {'; '.join(words)}." if words else ""
+
+
+def _compared(lines: Iterable[Mapping]) -> tuple[list[Mapping], list[Mapping]]:
+    """Lines of the panels of which two arms or more were run, and of those of which one was."""
     run = [line for line in lines if line["values"]]
-    several = len({line["dataset"] for line in run}) > 1
-    prefix = {line["dataset"]: f"{names.get(line['dataset'], line['dataset'])}: " if several else "" for line in run}
-    return [line | {"group": prefix[line["dataset"]] + line["group"]} for line in run]
+    labels: dict[tuple, set] = {}
+    for line in run:
+        labels.setdefault((line["dataset"], line["group"]), set()).add(line["label"])
+    several = [len(labels[line["dataset"], line["group"]]) > 1 for line in run]
+    return [line for line, many in zip(run, several, strict=True) if many], [
+        line for line, many in zip(run, several, strict=True) if not many
+    ]
+
+
+def _prefix(line: Mapping) -> str:
+    return f"{DATASETS.get(line['dataset'], line['dataset'])}: "
 
 
 def arms_table(lines: Iterable[Mapping]) -> Table:
@@ -146,9 +225,9 @@ def arms_table(lines: Iterable[Mapping]) -> Table:
         Column("dataset", "data set"),
         Column("group", "what is varied"),
         Column("label", "arm", "d"),
-        Column("series", ""),
+        Column("series", "of these"),
         Column("published", "published"),
         Column("ours", "ours: mean ± sd (n)"),
     ]
-    unknown = "not established"
-    return Table(columns, [line | {"published": line.get("published") or unknown} for line in lines])
+    named = [line | {"dataset": DATASETS.get(line["dataset"], line["dataset"])} for line in lines]
+    return Table(columns, [line | {"published": line.get("published") or UNKNOWN} for line in named])

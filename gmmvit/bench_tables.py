@@ -8,14 +8,16 @@ from .bench import stock_speed
 from .masks import KINDS
 from .measure import cost
 from .models import create_model
-from .names import BACKBONES
+from .names import MASKS, MODELS
 from .tables import Column, Table
+
+ARMS = MASKS | {"explicit": "no mask", "fused": "no mask, fused attention"}  # of `gmmvit bench masks`
 
 
 def cost_table(model: str) -> Table:
     """Parameters, MACs of an image and depth of a backbone without a mask and with each."""
     columns = [
-        Column("mask", f"{model} with"),
+        Column("mask", f"{MODELS.get(model, model)} with"),
         Column("parameters", "parameters", ",d"),
         Column("macs_paper", "MACs, paper's count", ",d"),
         Column("macs_full", "MACs, all", ",d"),
@@ -23,7 +25,7 @@ def cost_table(model: str) -> Table:
     ]
     masks = {"none": None} | {name: name for name in KINDS}
     return Table(
-        columns, [{"mask": name, **vars(cost(create_model(model, mask=mask)))} for name, mask in masks.items()]
+        columns, [{"mask": MASKS[name], **vars(cost(create_model(model, mask=mask)))} for name, mask in masks.items()]
     )
 
 
@@ -47,22 +49,31 @@ def masks_table(record: Mapping) -> Table:
         Column("bytes", "bytes saved for backward", "+.1%"),
     ]
     measured = ("images_per_second", "time", "bytes")
-    return Table(columns, [{"mask": name} | {key: record[key][name] for key in measured} for name in record["time"]])
+    return Table(
+        columns,
+        [{"mask": ARMS.get(name, name)} | {key: record[key][name] for key in measured} for name in record["time"]],
+    )
+
+
+def rates(record: Mapping) -> tuple[dict[str, float], str]:
+    """Images per second of each arm of `gmmvit bench masks` and the arm without a mask, by the names of masks_table."""
+    found = {ARMS.get(name, name): rate for name, rate in record["images_per_second"].items()}
+    return found, ARMS.get(record["without"], record["without"])
 
 
 def throughput_table(record: Mapping) -> Table:
     """Our step against the stock one for each backbone, of `gmmvit bench train`."""
     columns = [
         Column("model", "model"),
-        Column("stock", "stock images/s", ".0f"),
-        Column("ours", "ours", ".0f"),
-        Column("times", "times stock"),
-        Column("gmm", "ours + GMM", ".0f"),
-        Column("gmm_times", "times stock"),
+        Column("stock", "stock: images/s", ".0f"),
+        Column("ours", "ours: images/s", ".0f"),
+        Column("times", "ours: times stock"),
+        Column("gmm", "ours with GMM: images/s", ".0f"),
+        Column("gmm_times", "ours with GMM: times stock"),
     ]
     lines = []
     for name, measured in record["backbones"].items():
         speeds, times = measured["images_per_second"], measured["over_stock"]
         ours = {"ours": speeds["ours"], "times": times["ours"], "gmm": speeds["gmm"], "gmm_times": times["gmm"]}
-        lines.append({"model": BACKBONES.get(name, name), "stock": stock_speed(speeds), **ours})
+        lines.append({"model": MODELS.get(name, name), "stock": stock_speed(speeds), **ours})
     return Table(columns, lines)

@@ -15,16 +15,14 @@ from .published import table as published_table
 from .results import Group, group, history
 from .rows import Row
 from .seeds import paired_gain
-from .tables import Column, Table
+from .tables import ABSENT, NOT_RUN, Column, Table
 
-ABSENT, NOT_RUN = "not in this profile", "not run"
 ARMS = {"none": "no GAB", "gab": "GAB"}
 SCORES = {
     "detection": {score: names.SCORES[score] for score in ("box_AP", "box_AP50", "mask_AP", "mask_AP50")},
     "segmentation": {score: names.SCORES[score] for score in ("mIoU", "aAcc")},
 }
 TABLE_4 = {"coco": {"box_AP": "ap_box", "mask_AP": "ap_mask"}, "ade20k": {"mIoU": "miou", "aAcc": "aacc"}}
-MODELS = {"swin_small_patch4_window7_224": "Swin-S", "swin_micro": "Swin micro"}
 CURVES = ("box_AP", "mask_AP", "mIoU")
 AS_PUBLISHED = {"pretrained", "pretrained_file", "batch", "accumulate", "precision"}  # settings of a row of Table 4
 SAME = ("dataset", "model", "recipe")  # of both arms
@@ -60,15 +58,14 @@ def table_4(groups: Iterable[Group]) -> Table:
                 line |= {f"{name}_published": row[key], name: each.score(metric) if each else ABSENT}
             line |= {"gain_published": masked[key] - plain[key], "gain": _gain(*arms, metric)}
             lines.append(line)
-    ours = "ours: mean ± sd (n)"
     columns = [
         Column("score", "Swin-S"),
         Column("without_published", "without GAB: published"),
-        Column("without", ours),
+        Column("without", "without GAB: ours, mean ± sd (n)"),
         Column("with_published", "with GAB: published"),
-        Column("with", ours),
+        Column("with", "with GAB: ours, mean ± sd (n)"),
         Column("gain_published", "gain: published", "+.2f"),
-        Column("gain", "ours [95 % interval] (n)", "+.2f"),
+        Column("gain", "gain: ours [95 % interval] (n)", "+.2f"),
     ]
     return Table(columns, lines)
 
@@ -92,9 +89,8 @@ def scores_table(groups: Iterable[Group], which: str) -> Table:
 
 def named(each: Group) -> dict[str, str]:
     """A group's keys as a reader knows them."""
-    keys, model = each.keys, _untagged(each)
-    names = {"dataset": DATASETS[keys["dataset"]], "model": MODELS.get(model, model)}
-    return names | {"recipe": keys["recipe"], "arm": ARMS[keys["mask"]]}
+    found = names.named(each.keys | {"model": _untagged(each)})
+    return found | {"recipe": each.keys["recipe"], "arm": ARMS[each.keys["mask"]]}
 
 
 def _untagged(each: Group) -> str:
@@ -144,8 +140,8 @@ def cost_table(record: Mapping) -> Table:
     ]
     columns = [
         Column("what", "Mask R-CNN, one image"),
-        Column("plain", "without GAB (s)"),
-        Column("gab", "with (s)"),
-        Column("time", "time", "+.1%"),
+        Column("plain", "without GAB (s)", ".4f"),
+        Column("gab", "with GAB (s)", ".4f"),
+        Column("time", "time with GAB", "+.1%"),
     ]
     return Table(columns, lines)

@@ -18,14 +18,13 @@ from .data import find, load
 from .erf import AT_ONCE, effective_receptive_field
 from .gab_arms import LENGTH
 from .learned import read, read_arrays
-from .names import BACKBONES, SIZES
+from .names import MASKS, MODELS
 from .positions import position_biases
 from .rows import START_OPTIONS, Row, unmasked_model
 from .sites import attach, masks_of
 from .starts import from_file, from_timm, take
 
 Kernels = Mapping[str, np.ndarray]  # {layer: (2n-1, 2n-1)}, the mean over heads
-MODELS = BACKBONES | SIZES | {"vit_relpos": "ViT (R)"}
 LAST, RESET = "trained", "positions\nre-initialised"  # lines of a figure
 LOOKED = "looked at"
 
@@ -66,7 +65,7 @@ def _arm(row: Row) -> str:
     """The arm of a row in words; none of a row with settings of another question."""
     if not row.set.keys() <= {*START_OPTIONS, *LENGTH, "share_heads"}:
         return ""
-    words = "plain" if row.mask == "none" else row.mask.upper()
+    words = MASKS.get(row.mask, row.mask)
     shared = row.set.get("share_heads")
     words += "" if shared is None else " shared" if shared else " head-wise"
     start = row.start_options

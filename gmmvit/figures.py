@@ -21,6 +21,7 @@ class Figure(_Figure):
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
         with style.context(STYLE):
+            settle(self)
             self.savefig(buffer, format="png", dpi=self.dpi, metadata=UNDATED["png"])
         return buffer.getvalue()
 
@@ -36,9 +37,16 @@ def styled(plot: Callable[..., Figure]) -> Callable[..., Figure]:
     return drawn
 
 
+def settle(figure: Figure) -> None:
+    """Gives everything its place: the layout of images needs a second look at itself, or words are cut off."""
+    for _ in range(2):
+        figure.draw_without_rendering()
+
+
 def save(figure: Figure, folder: str | Path, name: str) -> None:
     """Writes <name>.png and <name>.pdf."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with style.context(STYLE):
+        settle(figure)
         for kind, metadata in UNDATED.items():
             figure.savefig(Path(folder) / f"{name}.{kind}", metadata=metadata)

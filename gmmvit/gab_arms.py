@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from . import names
 from .names import DATASETS, SIZES
 from .published import table as published_table
 from .results import Group, group
@@ -88,5 +89,4 @@ def arm(keys: Mapping) -> str:
 
 def named(keys: Mapping) -> dict:
     """Data set, model and arm as a reader knows them."""
-    dataset, model = keys["dataset"], keys["model"]
-    return {"dataset": DATASETS.get(dataset, dataset), "model": SIZES.get(model, model), "arm": arm(keys)}
+    return names.named(keys) | {"arm": arm(keys)}

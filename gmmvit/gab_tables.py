@@ -13,9 +13,8 @@ from .main_table import VERDICTS, gains_table
 from .published import table as published_table
 from .results import Group, gains, look_up
 from .seeds import paired_gain
-from .tables import Column, Table
+from .tables import ABSENT, NOT_RUN, Column, Table
 
-ABSENT, NOT_RUN = "not in this profile", "not run"
 SCALARS = ("amplitude", "sigma")
 
 # ---- accuracies -----------------------------------------------------------------------------------------------------
@@ -37,9 +36,9 @@ def heads_table(groups: Iterable[Group]) -> Table:
         Column("model", "model"),
         Column("arm", "arm"),
         Column("val_published", "validation: published", ".3f"),
-        Column("val", "ours: mean ± sd (n)"),
+        Column("val", "validation: ours, mean ± sd (n)"),
         Column("test_published", "test: published", ".3f"),
-        Column("test", "ours: mean ± sd (n)"),
+        Column("test", "test: ours, mean ± sd (n)"),
         Column("difference", "difference", "+.2f"),
     ]
     return Table(columns, lines)
@@ -58,9 +57,9 @@ def published_heads() -> Table:
         Column("dataset", "data set"),
         Column("arm", "arm"),
         Column("val", "validation", ".3f"),
-        Column("val_gain", "gain", "+.3f"),
+        Column("val_gain", "validation: gain", "+.3f"),
         Column("test", "test", ".3f"),
-        Column("test_gain", "gain", "+.3f"),
+        Column("test_gain", "test: gain", "+.3f"),
     ]
     return Table(columns, lines)
 
@@ -79,16 +78,15 @@ def sizes_table(groups: Iterable[Group], name: str) -> Table:
             gain = paired_gain(with_gab.by_seed(), without.by_seed())
             line["gain"] = gain if gain.n else NOT_RUN
         lines.append(line)
-    ours = "ours: mean ± sd (n)"
     columns = [
         Column("dataset", "data set"),
         Column("model", "model"),
         Column("without_published", "without GAB: published", ".3f"),
-        Column("without", ours),
+        Column("without", "without GAB: ours, mean ± sd (n)"),
         Column("with_published", "with GAB: published", ".3f"),
-        Column("with", ours),
+        Column("with", "with GAB: ours, mean ± sd (n)"),
         Column("gain_published", "gain: published", "+.3f"),
-        Column("gain", "ours [95 % interval] (n)", "+.2f"),
+        Column("gain", "gain: ours [95 % interval] (n)", "+.2f"),
     ]
     return Table(columns, lines)
 
@@ -147,9 +145,9 @@ def learned_table(groups: Iterable[Group]) -> Table:
         Column("model", "model"),
         Column("arm", "arm"),
         Column("amplitude_published", "mean A: published", ".3f"),
-        Column("amplitude", "ours: mean ± sd (n)", ".3f"),
+        Column("amplitude", "mean A: ours, mean ± sd (n)", ".3f"),
         Column("sigma_published", "mean σ: published", ".3f"),
-        Column("sigma", "ours: mean ± sd (n)", ".3f"),
+        Column("sigma", "mean σ: ours, mean ± sd (n)", ".3f"),
     ]
     return Table(columns, lines)
 

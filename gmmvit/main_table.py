@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from .names import BACKBONES, DATASETS
+from .names import BACKBONES, DATASETS, MASKS, MODELS, named
 from .published import table as published_table
-from .recipes import MIXING
+from .recipes import MIXING, find
 from .results import Group, compare, gains, group, look_up
-from .tables import Column, Table
+from .rows import Row
+from .tables import Column, Table, span, text
 
 COLUMNS = {name.replace("-", "_"): DATASETS[name] for name in ("cifar10", "cifar100", "svhn", "tiny-imagenet")}
 VERDICTS = {True: "larger than the seeds' spread", False: "within the seeds' spread", None: "–"}
+AHEAD, BEHIND = "Ahead by more than the seeds' spread", "Behind by more than the seeds' spread"
+LEVEL, SINGLE = "Not to be told from zero", "Of one seed, of which nothing can be said"
+PASSES = find("gmm").epochs * find("gmm").passes  # of the paper's runs over their images
 VARIED = {"dataset": None, "model": None, "mask": "none", "readout": "mean", "share_heads": False, "underflow": False}
 FIXED = {"kernels": 5, "where": "scores"}
 FIXED |= dict.fromkeys(("sigma_init", "alpha_init", "decay_masks", *MIXING))  # not set: as mask and recipe have them
@@ -41,6 +45,7 @@ def rebuilt_table() -> Table:
     lines = []
     for line in published_table("gmm_main")["rows"]:
         ours = cost(create_model(line["model"], mask=None if line["mask"] == "none" else line["mask"]))
+        line |= {"model": MODELS[line["model"]], "mask": MASKS[line["mask"]]}
         lines.append(
             line | {"parameters": ours.parameters, "macs_ours_M": ours.macs_paper / 1e6, "depth_ours": ours.depth}
         )
@@ -48,12 +53,12 @@ def rebuilt_table() -> Table:
         Column("model", "model"),
         Column("mask", "mask"),
         *(Column(dataset, title) for dataset, title in COLUMNS.items()),
-        Column("parameters_M", "parameters (M)", ".1f"),
-        Column("parameters", "ours", ",d"),
-        Column("macs_M", "MACs (M)", ".1f"),
-        Column("macs_ours_M", "ours (M)", ".1f"),
-        Column("depth", "depth", "d"),
-        Column("depth_ours", "ours", "d"),
+        Column("parameters_M", "parameters (M): published", ".1f"),
+        Column("parameters", "parameters: ours", ",d"),
+        Column("macs_M", "MACs (M): published", ".1f"),
+        Column("macs_ours_M", "MACs (M): ours", ".1f"),
+        Column("depth", "depth: published", "d"),
+        Column("depth_ours", "depth: ours", "d"),
     ]
     return Table(columns, lines)
 
@@ -77,7 +82,7 @@ def main_groups(
 
 def arm(keys: Mapping) -> str:
     """What sets an arm of the main table apart, in words."""
-    words = {"none": "plain", "gmm": "GMM", "elm": "ELM", "gab": "GAB"}.get(keys["mask"], keys["mask"])
+    words = MASKS.get(keys["mask"], keys["mask"])
     words += ", shared by the heads" if keys["share_heads"] else ""
     words += ", underflow of float32" if keys["underflow"] else ""
     return words + (", class token" if keys["readout"] == "token" else "")
@@ -107,7 +112,7 @@ def results_table(groups: Iterable[Group], published: Iterable[Mapping], note: s
     ]
     for line in lines:
         millions = {f"{key}_M": None if line[key] is None else line[key] / 1e6 for key in ("macs_paper", "macs")}
-        line |= {"arm": arm(line)} | millions
+        line |= {"arm": arm(line)} | millions | named(line)
     return Table(columns, lines, note)
 
 
@@ -127,6 +132,35 @@ def gain_points(groups: Iterable[Group], published: Iterable[Mapping]) -> list[d
     return points
 
 
+def passes(rows: Mapping[str, Row], runs: Iterable[Mapping]) -> set[int]:
+    """How many passes the runs made over their training images."""
+    recipes = (rows[run["row"]["name"]].recipe_settings for run in runs)
+    return {recipe.total_epochs * recipe.passes for recipe in recipes}
+
+
+def gains_found(points: Iterable[Mapping], ours: Iterable[int], theirs: int = 0) -> str:
+    """A sentence on gains: which are larger than the seeds' spread, and which have another sign than published.
+
+    `ours` and `theirs` are the passes over the training images; `theirs` 0 where that is nothing to be said.
+    """
+    kinds: dict[str, list[str]] = {}
+    for point in points:
+        gain = point["gain"]
+        if not gain.n:
+            continue
+        other = point.get("published") is not None and gain.beyond_spread and point["published"] * gain.mean < 0
+        words = f"{point['label']} {text(gain, '+.2f')}"
+        words += f", published {text(point['published'], '+.2f')}" if other else ""
+        kind = {True: AHEAD if gain.mean > 0 else BEHIND, False: LEVEL, None: SINGLE}[gain.beyond_spread]
+        kinds.setdefault(kind, []).append(words)
+    if not kinds:
+        return ""
+    found = [f"{kind}: {'; '.join(kinds[kind])}." for kind in (AHEAD, BEHIND, LEVEL, SINGLE) if kind in kinds]
+    ours = set(ours)
+    short = f" The paper makes {theirs}, so this is no test of its claim." * (max(ours) < theirs)
+    return f"Ours, after {span(ours, 'd')} pass{'es' * (ours != {1})} over the images. {' '.join(found)}{short}"
+
+
 def gains_table(points: Iterable[Mapping], note: str = "") -> Table:
     """published gain | our gain with its 95 % interval | whether it is larger than the seeds' spread."""
     columns = [
@@ -137,4 +171,4 @@ def gains_table(points: Iterable[Mapping], note: str = "") -> Table:
         Column("gain", "our gain [95 % interval] (n)", "+.2f"),
         Column("verdict", "paired over seeds"),
     ]
-    return Table(columns, list(points), note)
+    return Table(columns, [point | named(point) for point in points], note)

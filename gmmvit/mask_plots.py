@@ -19,12 +19,10 @@ SIGNED, POSITIVE = "RdBu_r", "viridis"
 
 
 @styled
-def mask_grid(
-    masks: Mapping[str, np.ndarray], grid: Grid | None = None, query: Grid | None = None, *, shared: bool = True
-) -> Figure:
+def mask_grid(masks: Mapping[str, np.ndarray], grid: Grid | None = None, query: Grid | None = None) -> Figure:
     """Masks {layer: (heads, N, N)}, a line for each layer: whole, or the row of one query (row, column) on its grid.
 
-    Masks of one head share lines. `shared` gives all layers the same limits of colour; else each layer has its own.
+    Masks of one head share lines; all panels share one scale of colour, whose white is zero.
     """
     shown = {name: np.asarray(mask) for name, mask in masks.items()}
     if query is not None:
@@ -41,17 +39,16 @@ def mask_grid(
         axes.set_visible(False)
     for layer, (name, mask) in enumerate(shown.items()):
         line = panels[layer] if heads > 1 else panels.flat[layer : layer + 1]
-        for head, (axes, weight) in enumerate(zip(line, mask, strict=False)):
-            image = _signed(axes, weight, widest if shared else np.abs(mask).max())
+        for head, (axes, weight) in enumerate(zip(line, mask, strict=False), 1):
+            image = _signed(axes, weight, widest)
             axes.set(visible=True, title=name if heads == 1 else f"head {head}" if layer == 0 else "")
             if query is not None:
                 axes.add_patch(_cell(*query))
         if heads > 1:
             line[0].set_ylabel(name, rotation=0, ha="right", va="center")
-        if not shared:
-            figure.colorbar(image, ax=list(line), pad=0.02, aspect=12, location="right" if heads > 1 else "bottom")
-    if shared:
-        figure.colorbar(image, ax=panels, label="mask weight", pad=0.01, aspect=10 * lines, shrink=0.8)
+    figure.colorbar(image, ax=panels, label="mask weight", pad=0.01, aspect=10 * lines, shrink=0.8)
+    figure.supxlabel("key patch" if query is None else "column of the key")
+    figure.supylabel("query patch" if query is None else "row of the key")
     return figure
 
 
@@ -84,6 +81,8 @@ def r2_by_kernels(layers: Mapping[str, tuple[Sequence[Fit], Explained]]) -> Figu
         axes.plot(counts, [fit.r2 for fit in fits], "o-", color=colour, markersize=3, label=name)
         axes.plot([counts[0], counts[-1]], [bound.r2] * 2, "--", color=colour, linewidth=0.8)
     axes.plot([], [], "--", color="#444444", linewidth=0.8, label="best function of distance")
+    noise = max(bound.on_noise for _, bound in layers.values())
+    axes.axhline(noise, color="#444444", linewidth=0.8, linestyle=":", label="the same on pure noise")
     axes.set(xlabel="kernels K", ylabel="R² of the mixture")
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -100,12 +99,10 @@ def reverse_convolution(kernel: np.ndarray, queries: Sequence[Grid] | None = Non
     rows, columns = ((side + 1) // 2 for side in kernel.shape)
     queries = queries or [(0, 0), (rows // 2, columns // 2), (rows - 1, columns - 1)]
     limit = np.abs(kernel).max()
-    figure = Figure(figsize=(PAGE, 2.3))
+    figure = Figure(figsize=(PAGE, 2.6))
     whole, *parts = figure.subplots(1, 1 + len(queries), width_ratios=[1.6] + [1] * len(queries))
     image = _signed(whole, kernel, limit, (-columns + 0.5, columns - 0.5, rows - 0.5, -rows + 0.5))
-    whole.set(xlabel="columns from query to key", ylabel="rows from query to key")
-    whole.set_xticks([1 - columns, 0, columns - 1])
-    whole.set_yticks([1 - rows, 0, rows - 1])
+    _from_query_to_key(whole, rows, columns)
     for i, (axes, (row, column)) in enumerate(zip(parts, queries, strict=True)):
         colour = ("C4", "C2", "C3")[i % 3]
         corner = (-column - 0.5, -row - 0.5)
@@ -113,7 +110,7 @@ def reverse_convolution(kernel: np.ndarray, queries: Sequence[Grid] | None = Non
         top, left = rows - 1 - row, columns - 1 - column
         _signed(axes, kernel[top : top + rows, left : left + columns], limit)
         axes.add_patch(_cell(row, column))
-        axes.set_title(f"query ({row}, {column})")
+        axes.set_title(f"query in row {row + 1},\ncolumn {column + 1}")
         axes.spines[:].set(color=colour, linewidth=1.5, visible=True)
     figure.colorbar(image, ax=[whole, *parts], label="mask weight", shrink=0.8, pad=0.01)
     return figure
@@ -131,27 +128,61 @@ def heat_maps(images: np.ndarray, heats: Mapping[str, np.ndarray]) -> Figure:
         for axes, picture, attention in zip(line, images, heat, strict=True):
             grey = np.asarray(picture) @ np.array([0.299, 0.587, 0.114])
             _bare(axes).imshow(grey, cmap="gray")
-            axes.imshow(attention, cmap="inferno", alpha=0.6)
+            low, high = attention.min(), attention.max()
+            image = axes.imshow((attention - low) / (high - low or 1.0), cmap="inferno", vmin=0, vmax=1, alpha=0.6)
         line[0].set_ylabel(name, rotation=0, ha="right", va="center")
     panels[0, 0].set_ylabel("image", rotation=0, ha="right", va="center")
+    bar = figure.colorbar(image, ax=panels, label="attention", ticks=[0, 1], pad=0.01, aspect=10 * len(panels))
+    bar.ax.set_yticklabels(["map's\nleast", "map's\nmost"])
     return figure
 
 
 @styled
-def steps(matrices: Mapping[str, np.ndarray], signed: bool = False) -> Figure:
-    """Matrices side by side, each under its name with its own colour bar: a method, step by step.
-
-    Where all are `signed`, one that happens to have no negative entry is drawn on the diverging map as well.
-    """
-    figure = Figure(figsize=(PAGE, 0.5 + PAGE / len(matrices)))
-    for axes, (name, matrix) in zip(figure.subplots(1, len(matrices), squeeze=False)[0], matrices.items(), strict=True):
-        if signed or np.min(matrix) < 0:
-            image = _signed(axes, matrix, np.abs(matrix).max())
-        else:
-            image = _bare(axes).imshow(matrix, cmap=POSITIVE, vmin=0)
-        axes.set_title(name)
-        figure.colorbar(image, ax=axes, location="bottom", pad=0.03, shrink=0.9)
+def steps(matrices: Mapping[str, np.ndarray], words: Mapping[str, str]) -> Figure:
+    """Matrices (queries, keys) side by side, each with its own colour bar, which says in words what its numbers are."""
+    figure = Figure(figsize=(PAGE, 1.1 + PAGE / len(matrices)))
+    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
+    for axes, (name, matrix) in zip(panels, matrices.items(), strict=True):
+        image = _weights(axes, matrix)
+        axes.set(title=name, xlabel="key patch")
+        figure.colorbar(image, ax=axes, location="bottom", pad=0.03, shrink=0.9, label=words[name])
+    panels[0].set_ylabel("query patch")
     return figure
+
+
+@styled
+def mixture(kernels: Mapping[str, np.ndarray]) -> Figure:
+    """Kernels of relative positions (2n-1, 2n-1) by distance, the last of them, their sum, in black and as an image."""
+    *_, total = kernels.items()
+    rows, columns = ((side + 1) // 2 for side in total[1].shape)
+    distance = np.hypot(*np.meshgrid(np.arange(1 - rows, rows), np.arange(1 - columns, columns), indexing="ij")).ravel()
+    order = np.argsort(distance, kind="stable")
+    figure = Figure(figsize=(PAGE, 2.9))
+    lines, whole = figure.subplots(1, 2, width_ratios=[1.6, 1])
+    lines.axhline(0, color="#444444", linewidth=0.6)
+    for name, kernel in kernels.items():
+        look = {"color": "black", "linewidth": 2} if name == total[0] else {}
+        lines.plot(distance[order], kernel.ravel()[order], label=name, **look)
+    lines.set(xlabel="distance of query and key (patches)", ylabel="mask weight")
+    image = _weights(whole, total[1], (-columns + 0.5, columns - 0.5, rows - 0.5, -rows + 0.5))
+    _from_query_to_key(whole, rows, columns)
+    whole.set_title(total[0])
+    figure.colorbar(image, ax=whole, label="mask weight")
+    figure.legend(*lines.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure
+
+
+def _from_query_to_key(axes, rows: int, columns: int) -> None:
+    axes.set(xlabel="columns from query to key", ylabel="rows from query to key")
+    axes.set_xticks([1 - columns, 0, columns - 1])
+    axes.set_yticks([1 - rows, 0, rows - 1])
+
+
+def _weights(axes, matrix: np.ndarray, extent: tuple | None = None):
+    """An image whose white is zero; where no number lies on the other side of zero, from the least to the most."""
+    if np.min(matrix) < 0 < np.max(matrix):
+        return _signed(axes, matrix, np.abs(matrix).max(), extent)
+    return _bare(axes).imshow(matrix, cmap=POSITIVE, extent=extent)
 
 
 def _signed(axes, weight: np.ndarray, limit: float, extent: tuple | None = None):

@@ -1,4 +1,6 @@
-"""Data sets and models by the names that readers know, in the order of the tables."""
+"""Data sets, models and masks by the names that readers know, in the order of the tables."""
+
+from collections.abc import Mapping
 
 DATASETS = {
     "cifar10": "CIFAR-10",
@@ -22,6 +24,13 @@ SIZES = {  # of the GAB paper
     "vit_relpos_medium_patch16_224": "ViT-M/16 (R)",
     "vit_relpos_base_patch16_224": "ViT-B/16 (R)",
 }
+MODELS = (
+    BACKBONES
+    | SIZES
+    | {"vit_relpos": "ViT (R)", "vit_heat": "ViT, 16 × 16 patches", "vit_wide": "ViT, wide"}
+    | {"swin_small_patch4_window7_224": "Swin-S", "swin_micro": "Swin micro"}
+)
+MASKS = {"none": "plain", "gmm": "GMM", "elm": "ELM", "gab": "GAB"}
 SCORES = {  # of metrics.json and history.csv, in per cent
     "top1": "top-1",
     "box_AP": "AP box",
@@ -31,3 +40,9 @@ SCORES = {  # of metrics.json and history.csv, in per cent
     "mIoU": "mIoU",
     "aAcc": "pixel accuracy",
 }
+
+
+def named(keys: Mapping) -> dict[str, str]:
+    """The data set and the model of a row or group as readers know them."""
+    dataset, model = keys["dataset"], keys["model"]
+    return {"dataset": DATASETS.get(dataset, dataset), "model": MODELS.get(model, model)}

@@ -141,15 +141,22 @@ def bench(name: str) -> dict:
 # ---- what is made ----------------------------------------------------------------------------------------------------
 
 
-def show(made: figures.Figure | Table | None, folder: Path, name: str, note: str = "") -> None:
-    """Shows a figure or a table with a note and saves it below `folder`; what is empty has not been run."""
-    if not made:
+def show(made: figures.Figure | Table | None, folder: Path, name: str, note: str = "", found: str = "") -> None:
+    """Shows a figure or a table with a note and saves it below `folder`; what is empty has not been run.
+
+    `found` is what its numbers say, or why nothing is drawn: a sentence that the report shows as well.
+    """
+    if found:
+        (folder / "tables").mkdir(parents=True, exist_ok=True)
+        (folder / "tables" / f"{name}.txt").write_text(f"{found}\n", encoding="utf-8")
+        display(Markdown(found))
+    if not (made or found):
         display(Markdown(f"*{name}: not run*"))
     elif isinstance(made, Table):
         table = replace(made, note=note or made.note)
         table.save(folder / "tables", name)
         show_table(table)
-    else:
+    elif made:
         figure = _headed(made, note) if note else made
         figures.save(figure, folder / "figures", name)
         display(figure)
@@ -158,8 +165,7 @@ def show(made: figures.Figure | Table | None, folder: Path, name: str, note: str
 @figures.styled
 def _headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.Figure:
     """The figure with a line above all of it: also above legends outside the axes, on which a title would lie."""
-    for _ in range(2):  # the layout of images needs a second look at itself
-        figure.draw_without_rendering()
+    figures.settle(figure)
     figure.set_layout_engine("none")  # everything has its place now, and keeps it in inches
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + inches)
@@ -169,6 +175,8 @@ def _headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.F
         axes.set_position((left, bottom * share, across, up * share))
     for legend in figure.legends:
         legend.set_bbox_to_anchor((0, 0, 1, share), figure.transFigure)
+    for words in figure.texts:  # names of the axes of all panels
+        words.set_y(words.get_position()[1] * share)
     figure.text(0.5, 1 - 0.3 * (1 - share), note, ha="center", va="top", fontsize=7, color="#777777")
     return figure
 

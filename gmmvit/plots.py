@@ -9,7 +9,6 @@ from matplotlib.ticker import MaxNLocator
 
 from .figures import COLUMN, PAGE, Figure, styled
 from .names import BACKBONES, DATASETS, SCORES
-from .seeds import summary
 
 PUBLISHED = "#999999"
 History = Mapping[str, Sequence[float]]  # columns of history.csv: epoch, lr, train_loss, test_loss, top1
@@ -39,17 +38,22 @@ def learning_curve(history: History) -> Figure:
 
 
 @styled
-def learning_curves(arms: Mapping[str, Iterable[History]]) -> Figure:
-    """Several runs of each arm: the mean test accuracy, and the range over the seeds as a band."""
+def learning_curves(arms: Mapping[str, Iterable[History]], title: str = "") -> Figure | None:
+    """Several runs of each arm: the mean test accuracy, and the range over the seeds as a band.
+
+    None where no run has two epochs: a dot is no curve.
+    """
+    arms = {name: list(histories) for name, histories in arms.items()}
+    if not any(len(history["epoch"]) > 1 for histories in arms.values() for history in histories):
+        return None
     figure = Figure(figsize=(COLUMN, 2.5))
     axes = figure.subplots()
     for name, histories in arms.items():
-        histories = list(histories)
         epochs = min((history["epoch"] for history in histories), key=len)  # as far as every run came
         top1 = np.array([history["top1"][: len(epochs)] for history in histories])  # (runs, epochs)
         (line,) = axes.plot(epochs, top1.mean(0), marker="o" if len(epochs) < 30 else None, label=name)
         axes.fill_between(epochs, top1.min(0), top1.max(0), color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel="epoch", ylabel="test top-1 accuracy (%)")
+    axes.set(xlabel="epoch", ylabel="test top-1 accuracy (%)", title=title)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
@@ -57,17 +61,19 @@ def learning_curves(arms: Mapping[str, Iterable[History]]) -> Figure:
 
 
 @styled
-def gains(points: Iterable[Mapping]) -> Figure:
+def gains(points: Iterable[Mapping]) -> Figure | None:
     """Gains over the plain model, {dataset, model, gain, label (optional), published (optional)}, with 95 % intervals.
 
-    A hollow dot is one seed, which has no interval.
+    A hollow dot is one seed, which has no interval. None where fewer than two gains are known: one is no figure.
     """
     points = [point for point in points if point["gain"].mean is not None]
+    if len(points) < 2:
+        return None
     datasets = list(dict.fromkeys(point["dataset"] for point in points))
     labels = list(dict.fromkeys(_arm(point) for point in points))
     figure = Figure(figsize=(max(COLUMN, 1.2 + 1.6 * len(datasets)), 1.3 + 0.28 * len(labels)))
-    panels = figure.subplots(1, max(len(datasets), 1), sharey=True, squeeze=False)[0]
-    for axes, dataset in zip(panels, datasets, strict=False):
+    panels = figure.subplots(1, len(datasets), sharey=True, squeeze=False)[0]
+    for axes, dataset in zip(panels, datasets, strict=True):
         axes.axvline(0, color="#444444", linewidth=0.8)
         for point in (point for point in points if point["dataset"] == dataset):
             y, gain, known = labels.index(_arm(point)), point["gain"], point["gain"].low is not None
@@ -85,9 +91,12 @@ def gains(points: Iterable[Mapping]) -> Figure:
             ("D", PUBLISHED, PUBLISHED, "published"),
         )
     )
+    several = [ours] if any(point["gain"].low is not None for point in points) else []
     single = [one] if any(point["gain"].low is None for point in points) else []
     printed = [theirs] if any(point.get("published") is not None for point in points) else []
-    figure.legend(handles=[ours, *single, *printed], loc="outside lower center", ncols=3 if len(datasets) > 1 else 2)
+    figure.legend(
+        handles=[*several, *single, *printed], loc="outside lower center", ncols=3 if len(datasets) > 1 else 2
+    )
     panels[0].set_yticks(range(len(labels)), labels)
     panels[0].set_ylim(len(labels) - 0.5, -0.5)
     return figure
@@ -98,28 +107,26 @@ def _arm(point: Mapping) -> str:
 
 
 @styled
-def kernels(published: Iterable[Mapping], ours: Mapping[str, Mapping[int, Iterable[float]]]) -> Figure:
-    """Accuracy by the number of kernels: published in grey behind, ours {data set: {kernels: top-1 of each seed}}.
+def kernels(gains: Mapping[str, Mapping[str, Mapping]]) -> Figure:
+    """Gains over no mask by the number of kernels, {data set: {"ours": {kernels: Gain}, "published": {kernels: gain}}}.
 
-    The model without a mask stands at 0 kernels, also where it was published as a mask of one.
+    Ours with 95 % intervals, which one seed does not have; published in grey behind.
     """
-    published = sorted(published, key=lambda row: row["kernels"] * (row["mask"] != "none"))
-    figure = Figure(figsize=(max(COLUMN, 1.9 * len(ours)), 2.3))
-    for axes, (dataset, by_kernels) in zip(figure.subplots(1, len(ours), squeeze=False)[0], ours.items(), strict=True):
-        column = dataset.replace("-", "_")
-        known = [row for row in published if column in row]
-        if known:
-            place = [row["kernels"] * (row["mask"] != "none") for row in known]
-            axes.plot(place, [row[column] for row in known], "o-", color=PUBLISHED, label="published")
-        found = [(count, summary(top1)) for count, top1 in sorted(by_kernels.items())]
-        found = [(count, each) for count, each in found if each.n]
-        spread = [each.sd or 0 for _, each in found]
-        place, mean = [count for count, _ in found], [each.mean for _, each in found]
-        axes.errorbar(place, mean, spread, marker="o", color="C0", label="ours (mean ± sd)")
-        axes.set(xlabel="kernels (0: no mask)", title=DATASETS.get(dataset, dataset))
+    figure = Figure(figsize=(min(PAGE, max(COLUMN, 1.9 * len(gains))), 2.4))
+    panels = figure.subplots(1, len(gains), squeeze=False, sharey=True)[0]
+    for axes, (dataset, found) in zip(panels, gains.items(), strict=True):
+        axes.axhline(0, color="#444444", linewidth=0.8)
+        if found["published"]:
+            axes.plot(*zip(*found["published"].items(), strict=True), "D-", color=PUBLISHED, label="published")
+        ours = list(found["ours"].values())
+        mean = [gain.mean for gain in ours]
+        half = [0 if gain.high is None else gain.high - gain.mean for gain in ours]
+        words = "ours, one seed" if not any(half) else "ours, 95 % interval"
+        axes.errorbar(list(found["ours"]), mean, half, marker="o", color="C0", label=words)
+        axes.set(xlabel="kernels", title=DATASETS.get(dataset, dataset))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.axes[0].set_ylabel("top-1 accuracy (%)")
-    figure.legend(*_first_of_each(figure.axes), loc="outside upper center", ncols=2)
+    panels[0].set_ylabel("gain over no mask (points)")
+    figure.legend(*_first_of_each(panels), loc="outside upper center", ncols=2)
     return figure
 
 

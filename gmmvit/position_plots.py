@@ -16,12 +16,13 @@ HEAT, ACROSS = "inferno", 6  # panels side by side
 
 @styled
 def fields(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    """Receptive fields {model: {line: (H, W)}}, each minus its minimum and scaled to itself, as published."""
+    """Receptive fields {model: {line: (H, W)}}, each from its own least to its own most, in pixels of the image."""
     names = list(maps)
     blocks = [names[i : i + ACROSS] for i in range(0, len(names), ACROSS)]
     lines = list(dict.fromkeys(line for each in maps.values() for line in each))
     across = min(len(names), ACROSS)
-    figure = Figure(figsize=(min(PAGE, 1.0 + 1.25 * across), (1.2 * len(lines) + 0.3) * len(blocks)))
+    cell = min(1.2, (PAGE - 1.9) / across)
+    figure = Figure(figsize=(1.9 + cell * across, ((cell + 0.1) * len(lines) + 0.5) * len(blocks)))
     panels = figure.subplots(len(blocks) * len(lines), across, squeeze=False)
     for axes in panels.flat:
         axes.set_visible(False)
@@ -32,9 +33,15 @@ def fields(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
             _bare(axes).set(visible=True, title=name.replace(", ", ",\n") if line == lines[0] else "")
             if line in maps[name]:
                 field = np.asarray(maps[name][line], dtype=np.float64)
-                axes.imshow(field - field.min(), cmap=HEAT)
+                image = axes.imshow((field - field.min()) / (np.ptp(field) or 1.0), cmap=HEAT, vmin=0, vmax=1)
+                if line == lines[-1]:
+                    axes.set_xticks([0, field.shape[1] - 1], ["1", f"{field.shape[1]} px"])
             else:
                 axes.text(0.5, 0.5, "–", ha="center", va="center", transform=axes.transAxes)
+    bar = figure.colorbar(
+        image, ax=panels, label="sensitivity to a pixel", ticks=[0, 1], pad=0.01, aspect=12 * len(panels)
+    )
+    bar.ax.set_yticklabels(["map's\nleast", "map's\nmost"])
     return figure
 
 
@@ -55,7 +62,7 @@ def seen_by_queries(kernels: Mapping[str, np.ndarray]) -> Figure:
             image = _bare(axes).imshow(sliced(kernel, query), cmap=POSITIVE, vmin=kernel.min(), vmax=kernel.max())
             axes.add_patch(_cell(*query))
         line[0].set_ylabel(name, rotation=0, ha="right", va="center")
-        figure.colorbar(image, ax=list(line), pad=0.01, aspect=10, label="bias")
+        figure.colorbar(image, ax=list(line), pad=0.01, aspect=10, label="position bias")
     return figure
 
 
@@ -81,7 +88,7 @@ def seen_by_the_centre(kernels: Mapping[str, Mapping[str, np.ndarray]]) -> Figur
             image = _bare(axes).imshow(each, cmap=POSITIVE, vmin=0, vmax=highest)
             axes.set_visible(True)
         line[0].set_ylabel(name.replace(", ", ",\n"), rotation=0, ha="right", va="center")
-        figure.colorbar(image, ax=list(line), pad=0.01, aspect=8)
+        figure.colorbar(image, ax=list(line), pad=0.01, aspect=8, label="bias − least")
     return figure
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from .results import Score
 from .seeds import Gain, Summary
 
 SMOKE = "smoke run: numbers mean nothing"
+NOT_RUN, FAILED, ABSENT, UNKNOWN = "not run", "failed", "not in this profile", "not established"
+STATES = (NOT_RUN, FAILED, ABSENT, UNKNOWN)  # words that stand where a number would
+SHORT = 40  # letters of a cell that is not broken into lines
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,16 @@ class Table:
 
     def html(self) -> str:
         """A <table>, its note as caption; cells of numbers have the class "number"."""
-        kinds = ["" if self._words(column) else ' class="number"' for column in self.columns]
+        aligned = {True: ' style="text-align: left"', False: ' class="number" style="text-align: right"'}
+        kinds = [aligned[self._words(column)] for column in self.columns]
 
         def row(tag: str, cells: Iterable[str]) -> str:
             inside = zip(kinds, cells, strict=True)
-            return "<tr>" + "".join(f"<{tag}{kind}>{html.escape(cell)}</{tag}>" for kind, cell in inside) + "</tr>"
+            return (
+                "<tr>"
+                + "".join(f"<{tag}{kind}{_whole(tag, c)}>{html.escape(c)}</{tag}>" for kind, c in inside)
+                + "</tr>"
+            )
 
         lines = ["<table>"] + ([f"<caption>{html.escape(self.note)}</caption>"] if self.note else [])
         lines += ["<thead>", row("th", [column.title for column in self.columns]), "</thead>"]
@@ -79,24 +88,52 @@ class Table:
         return self.html()
 
     def _words(self, column: Column) -> bool:
-        return any(isinstance(line.get(column.key), str) for line in self.lines)
+        """Whether a column has words of its own: where they only stand for a number they are aligned like one."""
+        values = [line.get(column.key) for line in self.lines]
+        return any(isinstance(value, str) and value not in STATES for value in values)
 
 
 def text(value: object, form: str = ".2f") -> str:
-    """A value as every table and figure writes it: "–" for none, a true minus, mean ± sd (n), gain [95 % interval]."""
-    if isinstance(value, Score) and not value.n:
-        return "failed" if value.failed else "not run"
-    if isinstance(value, Gain):
-        between = "–" if value.low is None else f"{text(value.low, form)} to {text(value.high, form)}"
-        return f"{text(value.mean, form)} [{between}] ({value.n})"
+    """A value as every table and figure writes it: "–" for none, a true minus, mean ± sd (n), gain [95 % interval].
+
+    One seed has neither sd nor interval: its number and (1) alone.
+    """
     if isinstance(value, Summary):
-        some = f"{value.n}"
-        if isinstance(value, Score) and value.n < value.planned:
-            some += f" of {value.planned}" + (f", {value.failed} failed" if value.failed else "")
-        return f"{text(value.mean, form)} ± {text(value.sd, form.lstrip('+'))} ({some})"
+        return _summary(value, form) if value.n else FAILED if getattr(value, "failed", 0) else NOT_RUN
     if value is None:
         return "–"
-    return format(value, form).replace("-", "\N{MINUS SIGN}") if isinstance(value, int | float) else str(value)
+    return _number(value, form) if isinstance(value, int | float) else str(value)
+
+
+def _summary(value: Summary, form: str) -> str:
+    some, spread = f"{value.n}", ""
+    if isinstance(value, Score) and value.n < value.planned:
+        some += f" of {value.planned}" + (f", {value.failed} failed" if value.failed else "")
+    if isinstance(value, Gain):
+        spread = "" if value.low is None else f" [{text(value.low, form)} to {text(value.high, form)}]"
+    elif value.sd is not None:
+        spread = f" ± {text(value.sd, form.lstrip('+'))}"
+    return f"{text(value.mean, form)}{spread} ({some})"
+
+
+def _number(value: float, form: str) -> str:
+    """With a true minus, which a number that is rounded to zero does not have."""
+    written = format(value, form)
+    if value < 0 and not set(written) & set("123456789"):
+        written = format(0 * abs(value), form)
+    return written.replace("-", "\N{MINUS SIGN}")
+
+
+def _whole(tag: str, cell: str) -> str:
+    """Keeps a short cell of a notebook's table in one line: Jupyter and GitHub understand the old attribute alone."""
+    return " nowrap" if tag == "td" and len(cell) <= SHORT else ""
+
+
+def span(values: Iterable[float], form: str = ".2f") -> str:
+    """The least and the most of some numbers, "−0.47 to 0.17"; one of them where both are written alike."""
+    known = [value if isinstance(value, int) else float(value) for value in values if not math.isnan(value)]
+    ends = dict.fromkeys(text(each, form) for each in (min(known), max(known))) if known else ("–",)
+    return " to ".join(ends)
 
 
 def _plain(column: Column, value: object) -> dict:

@@ -19,13 +19,15 @@ def mixed_images(lines: Iterable[Mapping]) -> Figure:
     """Mixed images (of gmmvit.transmix_tables), a line each: their parts, box, attention, and the shares as bars."""
     lines = list(lines)
     figure = Figure(figsize=(PAGE, 0.4 + 1.1 * len(lines)))
-    panels = figure.subplots(len(lines), 5, squeeze=False, width_ratios=[1, 1, 1, 1, 1.7])
+    panels = figure.subplots(len(lines), 5, squeeze=False, width_ratios=[1, 1, 1, 1.35, 1.7])
     for (own, pasted, mixed, attention, bars), line in zip(panels, lines, strict=True):
         top, bottom, left, right = line["box"]
         height, width = line["own"].shape[:2]
         for axes, name in ((own, "own"), (pasted, "pasted"), (mixed, "mixed")):
             axes.imshow(line[name])
-        attention.imshow(line["attention"], cmap="viridis", vmin=0, extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+        extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+        image = attention.imshow(line["attention"], cmap="viridis", vmin=0, extent=extent)
+        figure.colorbar(image, ax=attention, ticks=MaxNLocator(2), format="%g", shrink=0.9, label="attention")
         for axes in (pasted, mixed, attention):
             corner = (left - 0.5, top - 0.5)
             axes.add_patch(Rectangle(corner, right - left, bottom - top, fill=False, edgecolor="C1", linewidth=1.2))
@@ -33,9 +35,13 @@ def mixed_images(lines: Iterable[Mapping]) -> Figure:
             axes.axis("off")
         _bars(bars, [line[name] for name in SHARES])
         bars.tick_params(labelbottom=line is lines[-1])
-    for axes, title in zip(panels[0], ("own image", "pasted image", "mixed", "attention", ""), strict=True):
+    for axes, title in zip(
+        panels[0],
+        ("own image", "pasted image", "mixed", "attention\nto each patch", "share of the\npasted image"),
+        strict=True,
+    ):
         axes.set_title(title)
-    panels[0, -1].set_title("the pasted image's share")
+    panels[-1, -1].set_xlabel("share")
     return figure
 
 

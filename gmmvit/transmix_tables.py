@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .names import BACKBONES, DATASETS
+from .names import DATASETS, MASKS, MODELS, named
 from .published import table as published_table
 from .recipes import MIXING
 from .results import Group, Score, gains, group, history
@@ -62,7 +62,8 @@ def _recipe(row: Row) -> str:
 
 def setting(keys: Mapping) -> str:
     """The model and its mask in words."""
-    return BACKBONES.get(keys["model"], keys["model"]) + ("" if keys["mask"] == "none" else f", {keys['mask'].upper()}")
+    words = MODELS.get(keys["model"], keys["model"])
+    return words if keys["mask"] == "none" else f"{words}, {MASKS.get(keys['mask'], keys['mask'])}"
 
 
 INDEX = (
@@ -75,7 +76,7 @@ INDEX = (
 
 def arms_table(groups: Iterable[Group]) -> Table:
     """A line for each recipe and model, a column for each arm: mean ± sd (n)."""
-    lines = [each.keys | {"ours": each.score()} for each in groups]
+    lines = [each.keys | _read(each.keys) | {"ours": each.score()} for each in groups]
     lines.sort(key=lambda line: list(ARMS).index(line["arm"]))  # the order of columns; the sort is stable
     return pivot(lines, "arm", [Column("ours", "")], INDEX)
 
@@ -93,9 +94,12 @@ def gain_points(groups: Iterable[Group]) -> list[dict]:
 def gains_table(points: Iterable[Mapping]) -> Table:
     """The gains with their 95 % intervals."""
     columns = [Column("base", "TransMix over"), Column("gain", "gain [95 % interval] (n)", "+.2f")]
-    return Table(
-        [*INDEX, *columns], [point | {"gain": point["gain"] if point["gain"].n else NOT_RUN} for point in points]
-    )
+    return Table([*INDEX, *columns], [point | _read(point) for point in points])
+
+
+def _read(keys: Mapping) -> dict[str, str]:
+    """Data set, model and mask as readers know them."""
+    return named(keys) | {"mask": MASKS.get(keys["mask"], keys["mask"])}
 
 
 def imagenet_table(groups: Iterable[Group]) -> Table:

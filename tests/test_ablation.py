@@ -3,7 +3,6 @@
 import pytest
 
 from gmmvit import ablation, plots
-from gmmvit.names import DATASETS
 from gmmvit.rows import Row
 
 
@@ -56,7 +55,7 @@ def test_other_arms_and_their_published_numbers():
         {"decay_masks": True},
     ))  # fmt: skip
     assert arms(lines) == {
-        ("mask", "none", ""): [51.0],
+        ("mask", "plain", ""): [51.0],
         ("mask", "ELM", ""): [53.0],
         ("mask", "GMM, shared by the heads", ""): [54.0],
         ("mask", "GMM, one for each head", ""): [50.0],
@@ -65,7 +64,7 @@ def test_other_arms_and_their_published_numbers():
     }
     shown = {line[2]: line[4] for line in ablation.arms_table(lines).cells()}
     assert shown == {
-        "none": "94.17",
+        "plain": "94.17",
         "ELM": "not established",
         "GMM, shared by the heads": "94.75",
         "GMM, one for each head": "95.06",
@@ -93,21 +92,41 @@ def test_the_model_without_a_mask_has_no_kernels():
         ("cifar10", 5): 94.75,
         ("svhn", 10): 97.89,
     }
-    assert ablation.curves(lines) == {"cifar10": {0: [52.0], 1: [53.0], 5: [50.0, 51.0]}}  # one arm is no curve
+    assert ablation.no_curve(lines) == (
+        "Not drawn, as a curve needs no mask and two numbers of kernels: on SVHN there is 10 kernels."
+    )
+    ((dataset, found),) = ablation.kernel_gains(lines).items()
+    assert dataset == "cifar10" and {count: gain.mean for count, gain in found["ours"].items()} == {1: 1.0, 5: -2.0}
+    assert {count: round(gain, 2) for count, gain in found["published"].items()} == {
+        2: 0.59, 3: 0.7, 4: 0.6, 5: 0.58, 8: 0.77, 10: 0.59
+    }  # fmt: skip
+    (axes,) = plots.kernels({dataset: found}).axes
+    grey, line = (line for line in axes.lines if len(line.get_xdata()) > 2 or line.get_marker() == "o")
+    assert list(line.get_ydata()) == [1.0, -2.0] and list(grey.get_xdata()) == [2, 3, 4, 5, 8, 10]
+
+
+def test_one_number_of_kernels_is_no_curve():
+    """As in the profile cpu: 94 and 63 per cent on one axis were two flat lines."""
+    lines = ablation.by_kernels(*rows_and_runs({}, {"mask": "none"}))
+    assert ablation.kernel_gains(lines) == {}
+    assert ablation.no_curve(lines).endswith("on CIFAR-10 there is no mask and 5 kernels.")
 
 
 def test_arms_that_were_not_run_stay_in_the_table_and_out_of_the_figure():
-    rows, runs = rows_and_runs({}, {"share_heads": True}, {"where": "probabilities"}, {"dataset": "svhn"})
+    settings = {"share_heads": True}, {"where": "probabilities"}, {"dataset": "svhn"}, {"mask": "elm"}
+    rows, runs = rows_and_runs({}, *settings, {"dataset": "svhn", "mask": "elm"})
     lines = ablation.others(rows, runs[:1] + runs[3:], ["row2"])
     told = {(line[0], line[2]): line[5] for line in ablation.arms_table(lines).cells()}
-    assert told["cifar10", "GMM, shared by the heads"] == "not run"
-    assert told["cifar10", "after the softmax"] == "failed"
-    points = ablation.points(lines, DATASETS)
-    assert {point["group"] for point in points} == {
-        "CIFAR-10: mask", "CIFAR-10: place of the mask", "SVHN: mask", "SVHN: place of the mask"
-    }  # fmt: skip
+    assert told["CIFAR-10", "GMM, shared by the heads"] == "not run"
+    assert told["CIFAR-10", "after the softmax"] == "failed"
+    points = ablation.points(lines)
+    assert {point["group"] for point in points} == {"CIFAR-10: mask", "SVHN: mask"}
     assert all(point["values"] for point in points)
-    assert len(plots.arms(points).axes) == 4
+    assert len(plots.arms(points).axes) == 2
+    assert ablation.left_out(lines) == (
+        "Not drawn, as one arm alone was run: CIFAR-10: place of the mask (before the softmax); "
+        "SVHN: place of the mask (before the softmax)."
+    )
 
 
 def test_rows_that_no_arm_describes_are_left_out():

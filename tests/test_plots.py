@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 import gmmvit
-from gmmvit import figures, learned, mask_plots, plots, published
+from gmmvit import figures, learned, mask_plots, method, plots
 from gmmvit.analysis import attention_heat, by_distance, regularities, relative_kernel
 from gmmvit.mixtures import fit_mixtures
 from gmmvit.seeds import paired_gain
@@ -93,15 +93,28 @@ def test_gains_have_intervals_and_one_seed_has_none():
     assert [each.get_text() for each in figure.legends[0].get_texts()][1:] == ["one seed", "published"]
 
 
-def test_the_published_value_at_one_kernel_is_drawn_without_a_mask():
-    ours = {"cifar10": {0: [94.0, 94.2], 1: [94.5], 5: [94.8, 94.9, 95.0]}, "cifar10-mini": {0: [30.0], 5: [31.0]}}
-    left, right = plots.kernels(published.table("gmm_kernels")["rows"], ours).axes
-    grey, line = left.lines[0], left.lines[1]
-    assert list(grey.get_xdata()) == [0, 2, 3, 4, 5, 8, 10]
-    assert list(grey.get_ydata()) == [94.17, 94.76, 94.87, 94.77, 94.75, 94.94, 94.76]
-    assert to_hex(grey.get_color()) == plots.PUBLISHED
-    assert list(line.get_xdata()) == [0, 1, 5] and line.get_ydata() == pytest.approx([94.1, 94.5, 94.9])
-    assert to_hex(right.lines[0].get_color()) != plots.PUBLISHED  # nothing was published on the sample
+def test_gains_by_the_number_of_kernels_stand_beside_the_published_gains():
+    five = paired_gain({0: 61.0, 1: 62.0, 2: 64.0}, {0: 60.0, 1: 60.0, 2: 61.0})
+    ours = {1: paired_gain({0: 59.5}, {0: 60.0}), 5: five}
+    drawn = {
+        "cifar10": {"ours": ours, "published": {2: 0.59, 5: 0.58}},
+        "cifar10-mini": {"ours": ours, "published": {}},
+    }
+    left, right = plots.kernels(drawn).axes
+    zero, grey, line = left.lines[:3]
+    assert list(zero.get_ydata()) == [0, 0] and to_hex(grey.get_color()) == plots.PUBLISHED
+    assert list(grey.get_xdata()) == [2, 5] and list(grey.get_ydata()) == [0.59, 0.58]
+    assert list(line.get_xdata()) == [1, 5] and list(line.get_ydata()) == pytest.approx([-0.5, 2.0])
+    intervals = [path.vertices[:, 1] for path in left.collections[0].get_paths()]
+    assert [list(each) for each in intervals] == [pytest.approx([-0.5] * 2), pytest.approx([five.low, five.high])]
+    assert to_hex(right.lines[1].get_color()) != plots.PUBLISHED  # nothing was published on the sample
+
+
+def test_one_gain_and_one_epoch_are_no_figure():
+    point = {"dataset": "cifar10", "model": "vit", "gain": paired_gain({0: 61.0}, {0: 60.0})}
+    unknown = point | {"model": "pit", "gain": paired_gain({}, {})}
+    assert plots.gains([]) is None and plots.gains([point, unknown]) is None
+    assert plots.learning_curves({"plain": [{name: column[:1] for name, column in history().items()}]}) is None
 
 
 def test_arms_show_every_seed():
@@ -138,8 +151,11 @@ def test_masks_are_shown_on_a_map_centred_on_zero(masks, kind):
         low, high = image.get_clim()
         assert -low == high == np.abs(flat).max()
         assert min(image.cmap(0.5)[:3]) > 0.9, "zero is white"
-    each_own = shown(mask_plots.mask_grid(weights, shared=False))
-    assert {image.get_clim()[1] for image in each_own} == {np.abs(weight).max() for weight in weights.values()}
+    figure = mask_plots.mask_grid(weights)
+    assert [axes.get_ylabel() for axes in figure.axes if axes.get_label() == "<colorbar>"] == ["mask weight"]  # of all
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("key patch", "query patch")
+    heads = [axes.get_title() for axes in figure.axes if axes.get_title().startswith("head")]
+    assert heads[:2] in ([], ["head 1", "head 2"])  # as layers are counted
 
 
 def test_the_row_of_one_query_lies_on_its_grid(masks):
@@ -181,16 +197,29 @@ def test_heat_maps_lie_over_their_images():
     images = torch.rand(2, 3, 32, 32)
     heat = attention_heat(gmmvit.create_model("vit"), images)
     figure = mask_plots.heat_maps(images.permute(0, 2, 3, 1).numpy(), {"plain": heat, "GMM": heat})
-    laid = [axes.images[-1] for axes in figure.axes]
+    laid = [axes.images[-1] for axes in figure.axes if axes.images]
     assert len(laid) == 6
-    np.testing.assert_array_equal(laid[2].get_array(), heat[0])
+    np.testing.assert_allclose(laid[2].get_array(), (heat[0] - heat[0].min()) / np.ptp(heat[0]))
 
 
 def test_steps_use_the_diverging_map_for_signed_matrices_alone():
-    signed, positive = np.array([[-1.0, 3.0]]), np.array([[0.2, 0.8]])
-    first, second = shown(mask_plots.steps({"scores": signed, "softmax": positive}))[:2]
-    limits = sorted(image.get_clim() for image in (first, second))
-    assert limits[0] == (-3.0, 3.0) and limits[1] == (0.0, 0.8)
+    """A mask from −5.7 to −5.3 on a map centred on zero was one dark blue."""
+    matrices = {"scores": np.array([[-1.0, 3.0]]), "mask": np.array([[-5.7, -5.3]]), "softmax": np.array([[0.2, 0.8]])}
+    figure = mask_plots.steps(matrices, {name: f"{name} in words" for name in matrices})
+    images = [axes.images[0] for axes in figure.axes[:3]]
+    assert [image.get_clim() for image in images] == [(-3.0, 3.0), (-5.7, -5.3), (0.2, 0.8)]
+    assert [axes.get_xlabel() for axes in figure.axes[3:]] == [f"{name} in words" for name in matrices]
+
+
+def test_a_mixture_is_drawn_by_distance_with_its_sum(masks):
+    parts = method.mixing(masks["gmm"][2])
+    lines, image = mask_plots.mixture(parts).axes[:2]
+    drawn = {line.get_label(): line for line in lines.lines if line.get_label() in parts}
+    assert list(drawn) == list(parts) and list(parts)[-1] == "their sum M"
+    for name, kernel in parts.items():
+        assert drawn[name].get_ydata()[0] == pytest.approx(kernel[7, 7]) and drawn[name].get_xdata()[0] == 0
+        assert drawn[name].get_xdata()[-1] == pytest.approx(7 * 2**0.5)
+    np.testing.assert_array_equal(image.images[0].get_array(), parts["their sum M"])
 
 
 # ---- figures --------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_scores_are_what_the_mask_in_the_middle_met(share, tmp_path):
         model(image)
     (attention,) = maps.values()
     np.testing.assert_allclose(steps["softmax(M ⊙ S)"], attention[0, 0], atol=0.02)
-    assert len(mask_plots.steps(steps).axes) == 8
+    assert len(mask_plots.steps(steps, method.STEPS).axes) == 8
 
 
 @pytest.mark.parametrize("mask", ["none", "gab"])
