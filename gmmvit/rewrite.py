@@ -277,6 +277,7 @@ def compiled(graph: fx.Graph) -> Callable:
 
 # ---- the module's generated class -----------------------------------------------------------------------------------
 
+MOST_PATHS = 256  # kinds of calls whose graphs a module keeps
 BY_SHAPE = "by shape"  # marks a call whose graph depends on tensor sizes
 
 
@@ -338,6 +339,8 @@ class Rewritten:
             else:
                 self._paths[key] = BY_SHAPE
                 return self._add_path((*key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments))), arguments)
+        if len(self._paths) >= MOST_PATHS:  # of a module that is called with another number each time
+            self._paths.clear()
         self._paths[key] = path
         return path
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import operator
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,6 +50,9 @@ def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool =
 
     With `shapes`, control flow over tensor sizes is decided by those of `arguments`: the graph holds for them only.
     """
+    for name in (part for path, _ in module.named_modules() for part in path.split(".")):
+        if re.search(r"[\"'\\\s]", name) or keyword.iskeyword(name):  # it would be read as code
+            raise Untraceable(f"{name!r} in {type(module).__name__}: expected names of modules that Python can write")
     tensors = list(tensors_of(arguments))
     names = [f"t{i}" for i in range(len(tensors))]
     keywords = list(inspect.signature(forward).parameters)[1:]

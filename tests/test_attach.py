@@ -426,3 +426,49 @@ def test_gradients_of_query_key_and_value_are_put_together_in_one_copy(mask):
     gmmvit.attach(model, mask)
     steps = set(pairs_of(model(image).sum().grad_fn))
     assert pair not in steps and pair[::-1] in steps
+
+
+@pytest.mark.parametrize(
+    "name", ('q"), print("run", file=open("run", "w")), getattr(self, "q', "class", "None", "two words")
+)
+def test_a_modules_name_is_never_run_as_code(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, _ = small()
+    for block in model.blocks:
+        block.attn.add_module(name, nn.Identity())
+    state = state_of(model)
+    with pytest.raises(ValueError, match="expected names of modules that Python can write"):
+        gmmvit.attach(model, "gmm")
+    assert state_of(model) == state and not list(tmp_path.iterdir())
+
+
+def test_an_attention_that_is_called_with_new_numbers_keeps_few_graphs(monkeypatch):
+    from gmmvit import rewrite
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(8, 24)
+
+        def forward(self, x, factor=1.0):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return (factor * (q @ k.transpose(-2, -1))).softmax(-1) @ v
+
+    class Model(nn.Module):
+        pretrained_cfg = {"input_size": (3, 32, 32)}
+
+        def __init__(self):
+            super().__init__()
+            self.patches, self.attn = nn.Conv2d(3, 8, 8, 8), Scaled()
+
+        def forward(self, x, factor=1.0):
+            return self.attn(self.patches(x).flatten(2).transpose(1, 2), factor).sum(1)
+
+    monkeypatch.setattr(rewrite, "MOST_PATHS", 10)
+    model = Model()
+    gmmvit.attach(model, "gmm")
+    image = torch.randn(2, 3, 32, 32)
+    first = model(image, 0.5)
+    for number in range(30):
+        model(image, float(number))
+    assert len(model.attn._paths) <= 10 and torch.equal(model(image, 0.5), first)
