@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pretend import CUDA, pretended
 from timm.data import create_transform
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import v2
@@ -138,3 +139,20 @@ def test_the_device_is_not_waited_for(noisy):
         raw = Raw(torch.empty(8, 3, 32, 32, dtype=torch.uint8, device="cuda"), torch.ones(8, 4, device="cuda"), noise)
         images = finish(raw)
     assert (images.device.type, images.shape, images.dtype) == ("cuda", (8, 3, 32, 32), torch.float32)
+
+
+@pytest.mark.parametrize("recipe", ["gmm", "gab-imagenet"])
+def test_on_a_gpu_a_batch_is_finished_in_few_operators_and_without_waiting(recipe):
+    """A thousand images in sixteen pieces: a copy of each piece, and then as many operators as for one image."""
+    dataset = data.SETS["cifar10"]
+    augment = data.augmentation(recipe, dataset, train=True)
+    pieces = [augment.raw(pixels(32), seeds()) for _ in range(16)]
+    with pretended() as gpu:
+        end = augment.finish.to(CUDA)
+        gpu.log.clear(), gpu.operators.clear()
+        images = Unfinished(pieces, end).to(CUDA, non_blocking=True)
+        assert not gpu.waits()
+        copies = 16 * sum(part is not None for part in pieces[0])
+        assert images.device == CUDA and sum(gpu.operators.values()) < copies + 25
+        images = images.cpu()
+    assert torch.equal(images, augment(pixels(32), seeds()).repeat(16, 1, 1, 1))
