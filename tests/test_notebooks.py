@@ -75,6 +75,24 @@ def test_a_notebook_is_committed_with_outputs_that_are_compared(name):
         assert not any(output.output_type == "error" or output.get("name") == "stderr" for output in cell.outputs)
 
 
+def test_the_committed_run_is_the_one_of_the_committed_report():
+    """notebooks/run.ipynb and reports/smoke show one run of a row, not two."""
+    cells = [cell for cell in opened("run").cells if cell.cell_type == "code"]
+    (row,) = [line.split('"')[1] for line in cells[0].source.splitlines() if line.startswith("row = ")]
+    metrics = json.loads((FOLDER.parent / f"reports/smoke/runs/{row}/metrics.json").read_text())
+    outputs = [output for cell in cells for output in cell.outputs]
+    shown = "".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
+    wanted = {
+        f"top-1 after epoch {metrics['epoch']}, the result (%)": f"{metrics['top1']:,.2f}",
+        f"top-1 after epoch {metrics['best_epoch']}, the best (%)": f"{metrics['best_top1']:,.2f}",
+        "test loss (nats)": f"{metrics['test_loss']:,.2f}",
+        "images seen": f"{metrics['images']:,}",
+    }
+    table = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", shown, re.MULTILINE))
+    assert {name: table.get(name) for name in wanted} == wanted
+    assert f"train_loss {metrics['train_loss']}" in shown and f"test_loss {metrics['test_loss']}" in shown
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_a_notebook_names_no_path_of_a_machine(name):
     cells = json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]
