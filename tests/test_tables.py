@@ -12,7 +12,7 @@ from gmmvit.main_table import VARIED, gain_points, gains_table, main_groups, mai
 from gmmvit.results import Score, compare, gains, group, history, look_up, missing, runs
 from gmmvit.rows import Row
 from gmmvit.seeds import Gain, Summary
-from gmmvit.tables import SMOKE, Column, Table, pivot, text
+from gmmvit.tables import SMOKE, Column, Table, pivot, span, text
 
 
 def write(folder, rows, top1):
@@ -180,6 +180,11 @@ def test_values_as_text():
     assert text(Score(1.0, 0.5, 2, 2, 0)) == "1.00 ± 0.50 (2)"
     assert text(Gain(-0.5, 0.1, 3, -0.75, -0.25), "+.2f") == "−0.50 [−0.75 to −0.25] (3)"
     assert text(Gain(0.5, None, 1, None, None), "+.2f") == "+0.50 (1)"
+    assert text(Gain(None, None, 0, None, None), "+.2f") == "not run"
+    assert (text(-0.0004, ".3f"), text(-0.001, "+.2f"), text(-0.0006, ".3f")) == ("0.000", "+0.00", "−0.001")
+    assert (span([-0.474, 0.171]), span([0.99, 0.991]), span([1, 3], "d"), span([float("nan")])) == (
+        "−0.47 to 0.17", "0.99", "1 to 3", "–"
+    )  # fmt: skip
     assert text(-3.14159) == "−3.14" and text(None) == "–" and text(2693122, ",d") == "2,693,122"
 
 
@@ -210,6 +215,15 @@ class Cells(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+def test_words_in_place_of_a_number_are_aligned_like_one_and_short_cells_stay_in_one_line():
+    lines = [{"model": "ViT-S/16 (R)", "ours": 1.5, "gain": "not run"}, {"model": "a " * 30, "ours": "not run"}]
+    table = Table([Column("model", "model"), Column("ours", "ours"), Column("gain", "gain")], lines)
+    assert table.md().splitlines()[1] == "| --- | ---: | ---: |"
+    written = table.html()
+    assert written.count('<td class="number" style="text-align: right" nowrap>') == 4  # Jupyter broke "not run" in two
+    assert written.count('<td style="text-align: left" nowrap>ViT-S/16 (R)<') == 1 and written.count("nowrap") == 5
 
 
 def test_html_is_escaped():
