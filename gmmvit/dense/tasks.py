@@ -45,7 +45,9 @@ class Dense:
         self.factor = self.dataset.size / find(row.recipe).short
         self.short, self.long = (round(side * self.factor) for side in (self.recipe.short, self.recipe.long))
         uint8 = round((4 * self.short * self.long) ** 0.5)  # side of an image that takes as much: float32, and masks
-        require_shared_memory(max(self.recipe.batch // self.shares, 1), uint8, self.workers, world.device)
+        require_shared_memory(
+            max(self.recipe.batch // self.shares, EVALUATION_BATCH), uint8, self.workers, world.device
+        )
 
     @cached_property
     def sources(self) -> dict:

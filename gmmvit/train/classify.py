@@ -41,7 +41,8 @@ class Classification:
         self.steps = self.recipe.steps_per_epoch(len(self.sources["train"]))
         self.shares = world.size * self.recipe.accumulate
         self.mix = recipes.mixer(self.recipe, self.dataset.classes)
-        require_shared_memory(self.recipe.batch // self.shares, self.dataset.size, self.workers, world.device)
+        largest = max(self.recipe.batch // self.shares, EVALUATION_BATCH)
+        require_shared_memory(largest, self.dataset.size, self.workers, world.device)
 
     def model(self) -> nn.Module:
         """The row's model as training finds it, a function of the row."""
