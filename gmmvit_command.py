@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Reads the words with the parser of gmmvit/cli.py, outside its package; then runs the verb inside it."""
-    place = Path(find_spec("gmmvit").origin).with_name("cli.py")
+    """Reads the words by gmmvit/words.py, outside its package; then runs the verb inside it."""
+    place = Path(find_spec("gmmvit").origin).with_name("words.py")
     spec = spec_from_file_location("gmmvit_words", place)
     words = module_from_spec(spec)
     spec.loader.exec_module(words)

@@ -180,12 +180,12 @@ def test_an_error_of_the_programs_own_is_a_sentence_and_the_traceback_on_demand(
         ),
         *(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ZeroDivisionError("x"), ImportError("no module")),
     ):
-        monkeypatch.setattr(cli, "models", lambda arguments, error=error: (_ for _ in ()).throw(error))
+        monkeypatch.setitem(cli.VERBS, "models", lambda arguments, error=error: (_ for _ in ()).throw(error))
         if isinstance(error, StopIteration):  # which a generator cannot raise
             continue
         told[f"{type(error).__name__}({str(error)[:30]})"] = command_problem(["models"])
     survived(told)
-    monkeypatch.setattr(cli, "models", lambda arguments: {}["labels"])
+    monkeypatch.setitem(cli.VERBS, "models", lambda arguments: {}["labels"])
     monkeypatch.setenv("GMMVIT_DEBUG", "1")
     assert cli.main(["models"]) == 1
     said = capsys.readouterr().err
