@@ -50,13 +50,13 @@ class Recipe:
     switch_prob: float = 0.5  # share of CutMix among them
     transmix: bool = False
     drop_path: float = 0.1
-    precision: Literal["auto", "float32", "tf32", "bfloat16", "float16"] = "auto"
+    precision: Literal["auto", "float32", "tf32", "bfloat16", "float16"] = "auto"  # tf32: float32 multiplied in TF32
     clip: float = 0.0  # norm of the gradient; 0: off
     ema: float = 0.0  # decay of the averaged weights; 0: off
     accumulate: int = 1  # parts a batch is computed in
     checkpoint_gradients: bool = False
     compile: Literal[False, True, "reduce-overhead"] = False  # the last: replayed as CUDA graphs
-    deterministic: bool = False  # on CUDA: kernels that add up in one order, slower; on a CPU they do anyway
+    deterministic: bool = False  # on CUDA: only kernels that add up in one order, or an error; a CPU's do anyway
     select: Literal["last", "validation"] = "last"  # the epoch whose test accuracy is the result
     kind: str = "classification"  # or detection, segmentation (gmmvit.dense)
 

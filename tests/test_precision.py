@@ -197,6 +197,16 @@ def test_a_float16_run_that_is_taken_up_again_ends_with_the_same_bytes(tmp_path)
     assert through.state()["scaler"] == second.state()["scaler"] and int(second.skipped) == 2
 
 
+def test_a_run_goes_on_in_float16_where_another_gpu_left_it_in_bfloat16():
+    recipe = dataclasses.replace(SGD, lr=0.02, final_lr=0.02)
+    first, second = updated(recipe, torch.bfloat16), updated(recipe)
+    take(first, range(2))
+    second.load(first.state())
+    assert torch.equal(weights(first), weights(second))
+    take(second, range(2, 5))
+    assert weights(second).isfinite().all() and not torch.equal(weights(first), weights(second))
+
+
 OVERFLOW = """
 import os, sys
 sys.path.insert(0, sys.argv[1])

@@ -16,9 +16,9 @@ COUNTS: dict[str, Callable[[], int]] = {  # how many of each kind torch finds he
 }
 
 
-def find(name: str | None = None, local: int = 0) -> torch.device:
+def find(name: str | torch.device | None = None, local: int = 0) -> torch.device:
     """The device of this name; of a kind without a number, the one of process `local` of this machine."""
-    kind, _, number = (_fastest() if name is None else name).partition(":")
+    kind, _, number = (_fastest() if name is None else str(name)).partition(":")
     if kind not in COUNTS:
         raise ValueError(unknown("device", name, COUNTS))
     count = COUNTS[kind]()

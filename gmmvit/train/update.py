@@ -131,7 +131,8 @@ class Update:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        if self.scaler.is_enabled():
-            self.skipped.fill_(state["scaler"].pop("skipped"))
-            self.scaler.load_state_dict(state["scaler"])
+        kept = dict(state["scaler"])
+        self.skipped.fill_(kept.pop("skipped"))
+        if self.scaler.is_enabled() and kept:  # not where the steps so far were no float16: another GPU's `auto`
+            self.scaler.load_state_dict(kept)
         self.working.refresh()
