@@ -182,7 +182,7 @@ def throughput(rates: Mapping[str, float], reference: str | None = None) -> Figu
             f"{value:,.0f}{more}".replace("-", "\N{MINUS SIGN}"), (value, name), (3, 0), textcoords="offset points",
             va="center", fontsize=7,
         )  # fmt: skip
-    axes.set(xlabel="images per second", xlim=(0, 1.45 * max(values)))
+    axes.set(xlabel="images per second", xlim=(0, 1.7 * max(values)))
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     return figure
