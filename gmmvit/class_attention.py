@@ -13,6 +13,8 @@ from .attention import attention_maps
 from .geometry import grid_of
 from .probe import at_rest
 from .softmaxes import has_class_token
+from .tap import Tap, Tapped
+from .tracing import Untraceable
 
 
 class ClassAttention:
@@ -30,6 +32,7 @@ class ClassAttention:
         with at_rest(model), attention_maps(model) as maps:
             model(image)
         self.name, last = list(maps.items())[-1]
+        self.compiled: tuple[nn.Module, nn.Module | None] | None = None  # a compiled model, and it with a tap
         parent, _, self.child = self.name.rpartition(".")
         self.block = model.get_submodule(parent)
         queries, keys = last.shape[-2:]
@@ -73,9 +76,35 @@ class ClassAttention:
                 if opened:  # the block has failed
                     opened.pop().__exit__(*sys.exc_info())
 
+    def beside(self, model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(logits, attention (B, patches)) of one forward pass; a compiled model stays compiled where it can."""
+        tapped = self._tapped(model, x)
+        if tapped is None:
+            with self.reading():
+                logits = model(x)
+            return logits, self.attention()
+        with self.tap.in_place():
+            logits, rows = tapped(x)
+        return logits, self._of_patches(rows)
+
+    def _tapped(self, model: nn.Module, x: torch.Tensor) -> nn.Module | None:
+        """The model that torch.compile wraps, with a tap, compiled in the same way; None where there is none."""
+        if not hasattr(model, "dynamo_ctx"):  # with which torch.compile made it
+            return None
+        if self.compiled is None or self.compiled[0] is not model:
+            try:
+                self.tap = Tap(model._orig_mod, self.name, self.rows, x[:1].detach())
+                self.compiled = model, model.dynamo_ctx(Tapped(model._orig_mod, self.tap))
+            except Untraceable:
+                self.compiled = model, None
+        return self.compiled[1]
+
     def attention(self) -> torch.Tensor:
         """(B, patches), the mean of the heads, without a gradient."""
-        rows = next(iter(self.maps.values())).detach().float().mean(1)  # (B * windows, queries or 1, keys)
+        return self._of_patches(next(iter(self.maps.values())).detach())
+
+    def _of_patches(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = rows.float().mean(1)  # (B * windows, queries or 1, keys)
         rows = rows[:, self.asking].mean(1)[:, self.prefix :]
         return rows if self.windows == 1 else self._whole(rows)
 

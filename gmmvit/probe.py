@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
-from .rewrite import FUSED_CALLS, MATMULS, SCALINGS, Product, product_nodes
+from .rewrite import FUSED_CALLS, MATMULS, SCALINGS, Product, explicit, product_nodes
 from .tracing import Untraceable, bind, tensors_of, trace
 
 SOFTMAX_CALLS = {F.softmax, torch.softmax, torch.Tensor.softmax, *FUSED_CALLS}
@@ -112,21 +112,16 @@ def spatial_products(call: Call) -> Found:
     if type(call.module).__name__ == "HaloAttn":
         found.reasons.append("its keys are a halo around the block of queries, not the same grid")
         return found
-    flag = getattr(call.module, "fused_attn", None)
     try:
-        if flag is not None:
-            call.module.fused_attn = False
-        graph = _trace(call)
-        nodes = product_nodes(call.module, graph)
-        if not nodes:
-            found.reasons.append("no query-key product reaches its softmax")
-            return found
-        found.products, found.reasons = _sorted(call, graph, nodes)
+        with explicit(call.module):
+            graph = _trace(call)
+            nodes = product_nodes(call.module, graph)
+            if not nodes:
+                found.reasons.append("no query-key product reaches its softmax")
+                return found
+            found.products, found.reasons = _sorted(call, graph, nodes)
     except Untraceable as error:
         found.reasons.append(str(error))
-    finally:
-        if flag is not None:
-            call.module.fused_attn = flag
     return found
 
 

@@ -94,6 +94,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
 RECIPES: dict[str, Recipe] = {
     # 117,100 steps (15 M images) on CIFAR, 171,600 on SVHN, 234,300 on Tiny-ImageNet. Published on CIFAR-10:
     # ViT 93.65, GMM-ViT 95.06; one seed, likely the best epoch on the test set, unlike read-outs (errata G1, G2, G12).
+    # Mixtures are exact; those behind PiT's and T2T's published rows are not: set underflow=true (erratum G7).
     "gmm": Recipe(
         epochs=100,
         passes=3,  # the public code's "repeated augmentation 3" (erratum G10)

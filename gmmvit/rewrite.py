@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import linecache
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
 from typing import Any
@@ -28,9 +29,17 @@ from .ways import EXPLICIT, FLEX, FUSED, best_way, flexed
 
 MATMULS = {operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"}
 SCALINGS = {operator.mul, operator.truediv, torch.mul, torch.div, "mul", "div"}
-SOFTMAXES = {F.softmax, torch.softmax, "softmax"}
 FUSED_CALLS = {F.scaled_dot_product_attention}
 CHILD = "spatial_masks"  # the container of a rewritten module's masks
+
+
+def softmax_layer(layer: nn.Softmax, scores: torch.Tensor) -> torch.Tensor:
+    """An nn.Softmax, whose hooks are called, in the type of its scores."""
+    with torch.autocast(scores.device.type, enabled=False):
+        return layer(scores)
+
+
+SOFTMAXES = {F.softmax, torch.softmax, "softmax", softmax_layer}
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,17 @@ class Product:
         return scores if self.head_dim == -3 else graph.call_method("movedim", (scores, -3, self.head_dim))
 
 
+def softmaxes_of(module: nn.Module, graph: fx.Graph) -> list[fx.Node]:
+    """The softmaxes of a graph, in forward order."""
+    return [node for node in graph.nodes if _is_softmax(module, node)]
+
+
+def _is_softmax(module: nn.Module, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(module.get_submodule(node.target), nn.Softmax)
+    return node.op in ("call_function", "call_method") and node.target in SOFTMAXES
+
+
 def product_nodes(module: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
     """(product, softmax) of every product of two input-dependent tensors that reaches a softmax, in forward order."""
     live: set[fx.Node] = set()
@@ -68,8 +88,7 @@ def product_nodes(module: nn.Module, graph: fx.Graph) -> list[tuple[fx.Node, fx.
     for node in graph.nodes:
         if node.op == "placeholder" or any(operand in live for operand in node.all_input_nodes):
             live.add(node)
-        layer = node.op == "call_module" and isinstance(module.get_submodule(node.target), nn.Softmax)
-        if layer or (node.op in ("call_function", "call_method") and node.target in SOFTMAXES):
+        if _is_softmax(module, node):
             product = _product_behind(node, live)
             if product is not None:
                 found.setdefault(product, node)
@@ -109,16 +128,31 @@ def add_bias(
     return bias if attn_mask is None else bias + attn_mask
 
 
-def graph_with_masks(module: Rewritten, arguments: tuple, way: str, shapes: bool) -> fx.Graph:
-    """The graph of a module's original forward with its masks put in."""
+def explicit_graph(module: nn.Module, arguments: tuple) -> fx.Graph:
+    """The graph of a module's forward by the explicit product, with its masks where it has some."""
+    if isinstance(module, Rewritten):
+        return graph_with_masks(module, arguments, EXPLICIT, shapes=False)
+    with explicit(module):
+        return trace(module, type(module).forward, arguments)
+
+
+@contextmanager
+def explicit(module: nn.Module, fused: bool = False) -> Iterator[None]:
+    """Switches the fused kernel of one attention off, or on, while its forward is traced."""
     flag = getattr(module, "fused_attn", None)
     if flag is not None:
-        module.fused_attn = way != EXPLICIT
+        module.fused_attn = fused
     try:
-        graph = trace(module, module._base.forward, arguments, shapes)
+        yield
     finally:
         if flag is not None:
             module.fused_attn = flag
+
+
+def graph_with_masks(module: Rewritten, arguments: tuple, way: str, shapes: bool) -> fx.Graph:
+    """The graph of a module's original forward with its masks put in."""
+    with explicit(module, fused=way != EXPLICIT):
+        graph = trace(module, module._base.forward, arguments, shapes)
     {EXPLICIT: _into_scores, FUSED: _into_fused, FLEX: _into_flex}[way](module, graph)
     _unbind_before_permute(graph)
     return graph
@@ -190,12 +224,6 @@ def _in_own_type(graph: fx.Graph, softmax: fx.Node) -> None:
             softmax.op, softmax.target, softmax.args = "call_function", softmax_layer, (layer, scores)
         else:
             softmax.kwargs = {**softmax.kwargs, "dtype": graph.call_function(getattr, (scores, "dtype"))}
-
-
-def softmax_layer(layer: nn.Softmax, scores: torch.Tensor) -> torch.Tensor:
-    """An nn.Softmax, whose hooks are called, in the type of its scores."""
-    with torch.autocast(scores.device.type, enabled=False):
-        return layer(scores)
 
 
 def _is_plain(product: fx.Node) -> bool:

@@ -38,7 +38,7 @@ class TransMix(Mixup):
             raise ValueError(f"mode: expected 'batch', for one box belongs to the whole batch, got {self.mode!r}")
         if self.multi_label:
             raise ValueError("multi_label: expected False, for an image has one label here, got True")
-        self.definition, self.sampling = definition, sampling
+        self.definition, self.sampling, self._checked = definition, sampling, False
         self.box: tuple[int, int, int, int] | None = None  # top, bottom, left, right of the last batch, if CutMix
         self._read: tuple[nn.Module, Grid, ClassAttention] | None = None  # of which model and size of images
 
@@ -46,11 +46,16 @@ class TransMix(Mixup):
         """timm's mixing; what `weigh` needs of it is kept until the next batch."""
         if len(x) % 2:
             raise ValueError(f"expected an even batch, for images are mixed in pairs, got {len(x)}")
-        if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < self.num_classes:
-            low, high = int(target.min()), int(target.max())
-            raise ValueError(f"labels: expected 0 to {self.num_classes - 1} (num_classes), got {low} to {high}")
+        self._check(target)
         self.size, self.labels = tuple(x.shape[-2:]), target
         return super().__call__(x, target)
+
+    def _check(self, target: torch.Tensor) -> None:
+        """Looks at every batch of labels on a CPU, and at the first elsewhere, where a look waits for the device."""
+        if target.numel() and (target.device.type == "cpu" or not self._checked):
+            self._checked, low, high = True, int(target.min()), int(target.max())
+            if not 0 <= low <= high < self.num_classes:
+                raise ValueError(f"labels: expected 0 to {self.num_classes - 1} (num_classes), got {low} to {high}")
 
     def _mix_batch(self, x: torch.Tensor) -> float:
         share_kept, is_cutmix = self._params_per_batch()
@@ -102,9 +107,8 @@ class TransMix(Mixup):
         if self.box is None:
             return F.cross_entropy(model(x).float(), target)
         reader = self._reader(model, x)
-        with reader.reading():
-            logits = model(x)
-        return F.cross_entropy(logits.float(), self._weighed(target, reader.attention(), reader.grid))
+        logits, attention = reader.beside(model, x)
+        return F.cross_entropy(logits.float(), self._weighed(target, attention, reader.grid))
 
     def _reader(self, model: nn.Module, x: torch.Tensor) -> ClassAttention:
         """The reader of this model for images of this size: found once, with one image."""

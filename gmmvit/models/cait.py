@@ -40,7 +40,7 @@ class TalkingHeads(nn.Module):
         k, v = kv.unbind(0)  # (B, heads, Nk, d) each
         attn = (q * self.scale) @ k.transpose(-2, -1)
         attn = mix_heads(attn, self.mix_scores)
-        attn = attn.softmax(dim=-1)
+        attn = attn.softmax(dim=-1, dtype=attn.dtype)  # CUDA's autocast would copy it to float32 and back
         attn = mix_heads(attn, self.mix_probabilities)
         attn = self.attn_drop(attn)
         return self.proj_drop(self.proj((attn @ v).transpose(1, 2).flatten(2)))

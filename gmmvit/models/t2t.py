@@ -39,7 +39,7 @@ class TokenAttention(nn.Module):
             out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         else:
             attn = (q * self.scale) @ k.transpose(-2, -1)
-            attn = self.attn_drop(attn.softmax(dim=-1))
+            attn = self.attn_drop(attn.softmax(dim=-1, dtype=attn.dtype))
             out = attn @ v
         return v.squeeze(1) + self.proj(out.squeeze(1))
 
