@@ -57,13 +57,19 @@ def alone(target: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[
 
     The lock of a killed process is free again; on a file system without locks there is none.
     """
-    path = target.parent / f".{target.name}.lock"
+    path = lock_of(target)
     lock = _locked(path, waiting)
     try:
+        shutil.rmtree(_scratch_of(target), ignore_errors=True)  # of a process that was killed
         yield
     finally:
         path.unlink(missing_ok=True)
         lock.close()
+
+
+def lock_of(target: Path) -> Path:
+    """The file that is there while a process works on a target, or was killed at it."""
+    return target.parent / f".{target.name}.lock"
 
 
 def _locked(path: Path, waiting: Callable[[], None]) -> IO:
@@ -91,10 +97,14 @@ def _locked(path: Path, waiting: Callable[[], None]) -> IO:
         lock.close()
 
 
+def _scratch_of(target: Path) -> Path:
+    return target.parent / f".{target.name}{PARTIAL}"
+
+
 @contextmanager
 def scratch(target: Path) -> Iterator[Path]:
     """An empty hidden folder beside a target, gone when the block ends."""
-    folder = target.parent / f".{target.name}.partial"
+    folder = _scratch_of(target)
     shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
     folder.mkdir(parents=True)
     try:

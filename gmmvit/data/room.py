@@ -10,7 +10,7 @@ from . import arrays, files, official_arrays, official_files
 from .arrays import Arrays
 from .fetch import NotObtained
 from .images import Files
-from .places import MARKER, alone, folder_of, record_of, staged
+from .places import MARKER, alone, folder_of, lock_of, record_of, staged
 from .sets import SETS, DataSet, find
 
 SAID = {"arrays": {"counts", "source", "sha256"}, "files": {"counts", "source", "home"}}  # by complete.json
@@ -30,9 +30,10 @@ class Row(NamedTuple):
 def obtain(name: str) -> dict[str, Arrays | Files]:
     """Fetch, check and lay out a set unless it is there and whole to the last byte; {split: samples}."""
     dataset, folder = find(name), folder_of(name)
-    if not _problems(dataset, deep=True):
+    wrong = _problems(dataset, deep=True)
+    if not wrong and not lock_of(folder).exists():
         return load(name)
-    if name not in official_files.LIST and name not in official_arrays.LAY_OUT:
+    if wrong and name not in official_files.LIST and name not in official_arrays.LAY_OUT:
         raise NotObtained(f"expected {name}, whole, in {folder}: it comes with the repository, where git restores it")
     with alone(folder):
         if wrong := _problems(dataset, deep=True):  # still: nobody else has done it while we waited

@@ -12,7 +12,7 @@ from typing import IO
 
 import torch
 
-from ..data.places import PARTIAL, alone, written
+from ..data.places import PARTIAL, alone, lock_of, written
 
 BEFORE = "before.pt"  # beside last.pt
 MARK = b"gmmvit checkpoint, sha256 "  # what stands between torch's own file and the checksum of it
@@ -143,6 +143,12 @@ def remove(last: Path) -> None:
         path.unlink(missing_ok=True)
     with suppress(OSError):
         last.parent.rmdir()
+
+
+def left(out: Path) -> bool:
+    """Whether something is left of a process that trained into a folder, or still does."""
+    folder = folder_for(out)
+    return folder.exists() or lock_of(folder).exists()
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def train(
     told = f"{row.name} has already ended in {out}: delete that folder to train it anew"
     saved = checkpoint.folder_for(out)
     done = results.finished(out, plain)
-    if done and (out / "scores.json").exists() and not saved.exists() and processes.size_asked_for() == 1:
+    if done and (out / "scores.json").exists() and not checkpoint.left(out) and processes.size_asked_for() == 1:
         say(told)
         return done
     with (
