@@ -47,7 +47,6 @@ class Place:
     total: float = 0.0  # with tests, over all starts of this run
     history: list[dict] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)  # the most that any start of this run needed
-    threads: int = 0  # that computed it last
 
     def sensible(self, epochs: int, steps: int) -> bool:
         """Whether a run of so many epochs can have come here, and has a line of each epoch that it went through."""
@@ -133,13 +132,7 @@ class Run:
             self.take_up(content)
             at = f"epoch {self.place.epoch}, step {self.place.step}"
             self.say(f"resumed at {at} from {self.saved}")
-            if self.place.threads not in (0, torch.get_num_threads()):
-                begun, now = self.place.threads, torch.get_num_threads()
-                self.say(
-                    f"it was computed by {begun} thread(s) until here and is by {now} from now on: digits will differ"
-                )
             at += f", weights {self.update.digest()}" if self.world.size > 1 else ""
-        self.place.threads = torch.get_num_threads()
         self.world.agreed(f"{self.plain['name']} at {at}")
         self.update.unite()
 
@@ -276,7 +269,7 @@ class Run:
         if self.best is not None:
             chosen = self.best["line"]
             model.load_state_dict(self.best["model"])
-        facts = {"images": self.place.images, "precision": self.precision.name, "threads": self.place.threads}
+        facts = {"images": self.place.images, "precision": self.precision.name, "threads": torch.get_num_threads()}
         if self.precision.name == "float16":
             facts["skipped_steps"] = int(self.update.skipped)
         metrics = results.summary(self.plain, model, self.task, history, chosen, **facts)
