@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -43,7 +44,9 @@ def main(words: Sequence[str]) -> int:
 def _leave(stop: Stop) -> None:
     """Leaves dvc when the stage has ended: it would go on with the next one where it is to keep going."""
     logging.disable()
-    psutil.wait_procs(below())
+    ended, _ = psutil.wait_procs(below())
+    if any(process.returncode == 128 + signal.SIGINT for process in ended):
+        stop.signal = signal.SIGINT  # to which dvc is deaf meanwhile: it was the stage that heard it
     raise KeyboardInterrupt
 
 

@@ -150,7 +150,7 @@ def test_what_a_notebook_says_in_html_neither_runs_nor_loads_nor_sends_nor_leads
     path = folder / "runs" / "b" / "run.ipynb"
     notebook = nbformat.read(path, as_version=4)
     kinds = ("text/html", "text/markdown", "image/svg+xml")
-    outputs = [new_output("display_data", {kind: HARMFUL}) for kind in kinds]
+    outputs = [new_output("display_data", {kind: HARMFUL, "text/plain": "no HTML"}) for kind in kinds]
     notebook.cells += [new_markdown_cell(HARMFUL), new_code_cell("1 < 2", outputs=outputs)]
     nbformat.write(notebook, path)
     report.write(params, folder)
