@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +20,7 @@ from .stopping import Stop, below, passed_on
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit code of dvc; 130 or 143 after a signal, when the stage that was running has saved its state."""
+    """The exit code of dvc; 143 after a stop, when the stage that was running has saved its state."""
     try:
         read(root() / "params.yaml")
     except (ValueError, OSError) as error:
@@ -44,9 +43,7 @@ def main(words: Sequence[str]) -> int:
 def _leave(stop: Stop) -> None:
     """Leaves dvc when the stage has ended: it would go on with the next one where it is to keep going."""
     logging.disable()
-    ended, _ = psutil.wait_procs(below())
-    if any(process.returncode == 128 + signal.SIGINT for process in ended):
-        stop.signal = signal.SIGINT  # to which dvc is deaf meanwhile: it was the stage that heard it
+    psutil.wait_procs(below())
     raise KeyboardInterrupt
 
 

@@ -258,7 +258,7 @@ GMMVIT = ("python", "-m", "gmmvit.repro")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words, number, code",
-    [(GMMVIT, signal.SIGTERM, 143), (GMMVIT, signal.SIGINT, 130), (("dvc", "repro"), signal.SIGTERM, -15)],
+    [(GMMVIT, signal.SIGTERM, 143), (GMMVIT, signal.SIGINT, 143), (("dvc", "repro"), signal.SIGTERM, -15)],
 )
 def test_stopped_by_a_queue_or_a_person_a_row_saves_its_state_and_the_lock_is_whole(
     done, tmp_path, words, number, code
