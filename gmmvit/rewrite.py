@@ -168,11 +168,12 @@ def _unbind_before_permute(graph: fx.Graph) -> None:
         if not isinstance(source, fx.Node) or source.op != "call_method" or source.target != "permute":
             continue
         order, parts = source.args[1:], list(node.users)
-        plain = all(isinstance(axis, int) and axis >= 0 for axis in order) and node.args[1:] in ((), (0,))
+        first = (*node.args[1:], *node.kwargs.values()) in ((), (0,))
+        plain = first and all(isinstance(axis, int) and axis >= 0 for axis in order)
         if not plain or len(source.users) > 1 or any(part.target is not operator.getitem for part in parts):
             continue
         rest = [axis - (axis > order[0]) for axis in order[1:]]
-        node.args = (source.args[0], order[0])
+        node.args, node.kwargs = (source.args[0], order[0]), {}
         for part in parts:
             with graph.inserting_after(part):
                 permuted = graph.call_method("permute", (part, *rest))
