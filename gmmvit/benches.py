@@ -116,9 +116,13 @@ def mix(arguments: Namespace, device: str) -> tuple[dict, str]:
 
 def dense(arguments: Namespace, device: str) -> tuple[dict, str]:
     """What GAB adds to a Mask R-CNN."""
-    from .bench_dense import MODEL, bench_dense
+    import timm
 
-    figures = bench_dense(model_of(arguments) or MODEL, rounds=arguments.rounds or 5, device=device)
+    from .bench_dense import MODEL, bench_dense
+    from .dense.backbone import SMALL
+
+    model = model_of(arguments, [*SMALL, *timm.list_models()])
+    figures = bench_dense(model or MODEL, rounds=arguments.rounds or 5, device=device)
     names = {"step": "a training step", "inference": "inference, folded"}
     rows = [
         (names[kind], f"{found['plain']:.2f}", f"{found['gab']:.2f}", f"{figures['time'][kind]:+.1%}")
