@@ -52,6 +52,8 @@ def attach(
     `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only
     where the model does not tell the image size it was built for.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected an nn.Module, got {model!r}")
     with torch.inference_mode(False):  # else the masks could never be trained
         return _attach(getattr(model, "_orig_mod", model), *_builder(mask, options), only, img_size)
 
@@ -188,9 +190,14 @@ def _made(
 
 
 def _image_size(model: nn.Module, img_size: int | Grid | None) -> Grid:
-    size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None)
-    size = size or (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[1:]
-    return (size, size) if isinstance(size, int) else tuple(size)
+    size = img_size
+    if size is None:
+        size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+        size = size or (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[1:]
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2 or any(type(n) is not int or n < 1 for n in sides):
+        raise ValueError(f"img_size: expected one side of an image, or (rows, columns), in pixels, got {img_size!r}")
+    return tuple(sides)
 
 
 def _image(model: nn.Module, size: Grid) -> torch.Tensor:

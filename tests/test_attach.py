@@ -301,6 +301,12 @@ def test_bad_input_gets_a_sentence():
         gmmvit.attach(model, "gmm", kernel=3)
     with pytest.raises(TypeError, match="expected one of gmm, elm, gab or a callable"):
         gmmvit.attach(model, 3)
+    for nothing in (None, "vit"):
+        with pytest.raises(TypeError, match="model: expected an nn.Module, got"):
+            gmmvit.attach(nothing, "gmm")
+    for size in (0, -64, (64,), (64, 64.0), "64"):
+        with pytest.raises(ValueError, match="img_size: expected one side of an image, or"):
+            gmmvit.attach(model, "gmm", img_size=size)
     gmmvit.attach(model, "gmm")
     with pytest.raises(ValueError, match="already has a mask named 'gmm'"):
         gmmvit.attach(model, "gmm")
