@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .masks import GaussianMask
 
 _computed: WeakKeyDictionary[GaussianMask, torch.Tensor] = WeakKeyDictionary()  # weights of the last forward pass
-_running: list[None] = []  # one entry for each forward pass that is under way
+_running: list[dict[GaussianMask, None]] = []  # the masks of each forward pass that is under way
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:
@@ -28,10 +28,11 @@ def on_gpu(tensor: torch.Tensor) -> bool:
 @contextmanager
 def computed_together(masks: Iterable[GaussianMask]) -> Iterator[None]:
     """Inside, these masks find their weights computed."""
+    masks = dict.fromkeys(masks)  # in forward order
     for group in _groups(masks):
         for mask, weight in zip(group, group[0].weights_of(group), strict=True):
             _computed[mask] = weight
-    _running.append(None)
+    _running.append(masks)
     try:
         yield
     finally:
@@ -40,7 +41,9 @@ def computed_together(masks: Iterable[GaussianMask]) -> Iterator[None]:
 
 def found(mask: GaussianMask) -> torch.Tensor | None:
     """The weight of a mask, where this forward pass has computed it, or is being recomputed for backward."""
-    if torch.compiler.is_compiling() or not (_running or torch._C._current_graph_task_id() != -1):
+    if torch.compiler.is_compiling():
+        return None
+    if not any(mask in masks for masks in _running) and torch._C._current_graph_task_id() == -1:
         return None
     weight = _computed.get(mask)
     if weight is not None and weight.requires_grad and not torch.is_grad_enabled():

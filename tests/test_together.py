@@ -153,3 +153,19 @@ def test_reentrant_checkpointing_has_the_same_gradients(gpu):
     model(image.requires_grad_()).square().sum().backward()
     for mask, gradient in zip(gmmvit.masks_of(model).values(), expected, strict=True):
         torch.testing.assert_close(mask.alpha.grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_a_layer_of_another_model_computes_its_own_inside_a_forward_pass(gpu):
+    model, image = small()
+    other, _ = small()
+    gmmvit.attach(model, "gmm")
+    gmmvit.attach(other, "gmm")
+    x = torch.randn(2, 17, 48)
+    with torch.no_grad():
+        other.eval()(image)  # whose weights were computed together, and are old from here on
+        for mask in gmmvit.masks_of(other).values():
+            mask.alpha.add_(1.0)
+        expected, seen = other.blocks[1].attn(x), []
+        model.blocks[0].register_forward_hook(lambda *_: seen.append(other.blocks[1].attn(x)))
+        model.eval()(image)
+    assert torch.equal(seen[0], expected)
