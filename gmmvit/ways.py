@@ -55,6 +55,9 @@ def flexed(
     for mask in masks:
         mask.check((*query.shape[:-1], key.shape[-2]))
     weights = [(mask.full_weight(), mask.additive) for mask in masks]  # (heads or 1, Nq, Nk) each
+    if attn_mask is not None:
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)]
+        own = [size > 1 for size in attn_mask.shape]  # the dimensions that it is not expanded over
     if torch.is_autocast_enabled(query.device.type):
         low = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(low), key.to(low), value.to(low)
@@ -63,9 +66,10 @@ def flexed(
         for weight, additive in weights:
             each = weight[h if weight.shape[0] > 1 else 0, i, j]
             score = score + each if additive else score * each
-        if attn_mask is not None:
-            score = score + attn_mask[b if attn_mask.shape[0] > 1 else 0, h if attn_mask.shape[1] > 1 else 0, i, j]
-        return score
+        if attn_mask is None:
+            return score
+        added = attn_mask[tuple(place if several else 0 for place, several in zip((b, h, i, j), own, strict=True))]
+        return torch.where(added, score, -torch.inf) if added.dtype == torch.bool else score + added
 
     return _kernel(query.device.type)(query, key, value, score_mod=score_mod, scale=scale)
 

@@ -97,6 +97,21 @@ def test_flex_attention_equals_the_explicit_product_with_all_gradients(as_on_a_g
         assert (one - other).norm() <= 1e-5 * other.norm() + 1e-6 * tokens  # a scalar's is a sum over tokens^2 pairs
 
 
+@pytest.mark.parametrize("shape", ((64, 64), (2, 64, 64), (3, 1, 64, 64), (3, 1, 1, 64), (3, 2, 64, 64)))
+@pytest.mark.parametrize("kind", (torch.float32, torch.bool))
+def test_flex_attention_takes_every_form_of_attention_mask(as_on_a_gpu, shape, kind):
+    as_on_a_gpu()
+    torch.manual_seed(0)
+    mask = GaussianMixtureMask((8, 8), 2)
+    inputs = [torch.randn(3, 2, 64, 8, requires_grad=True) for _ in range(3)]
+    given = torch.randn(shape) if kind == torch.float32 else torch.rand(shape) > 0.3
+    added = given if kind == torch.float32 else torch.zeros(shape).masked_fill(~given, -torch.inf)
+    found, expected = ways.flexed(*inputs, [mask], given), literal(*inputs, mask, mask.full_weight(), added)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    ours, theirs = (torch.autograd.grad(out.square().sum(), mask.parameters()) for out in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
 def test_flex_attention_in_bfloat16_is_near_the_explicit_product(as_on_a_gpu):
     as_on_a_gpu()
     torch.manual_seed(0)
