@@ -67,7 +67,16 @@ def _batch_norm_backward(image, gradient, weight, mean, variance, saved_mean, sa
     return aten.native_batch_norm_backward(gradient, image, *statistics, True, eps, [True, True, True])
 
 
+def _rms_norm_backward(gradient, image, shape, rstd, weight, wanted):
+    normed, own = image * rstd, tuple(range(-len(shape), 0))
+    weighed = gradient if weight is None else gradient * weight
+    to_image = rstd * (weighed - normed * (weighed * normed).mean(own, keepdim=True))
+    to_weight = (gradient * normed).sum(tuple(range(image.ndim - len(shape)))) if wanted[1] else None
+    return to_image if wanted[0] else None, to_weight
+
+
 KERNELS = {
+    "_fused_rms_norm_backward": _rms_norm_backward,
     "_scaled_dot_product_efficient_attention": _efficient,
     "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "_scaled_dot_product_flash_attention": _flash,
