@@ -99,9 +99,8 @@ def test_the_module_stays_itself(family):
     assert not gmmvit.masks_of(model)
 
 
-@pytest.mark.parametrize(
-    "family", ["vit", *(pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES if family != "vit")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("mask", ["gmm", "gab"])
 def test_compile_gives_the_same_values_and_gradients(family, mask):
     model, image = small(family, drop_path_rate=0.0)

@@ -41,6 +41,7 @@ def test_the_peak_is_of_a_real_product():
     assert bench_train.side(World(device=torch.device("cuda"))) == 8192
 
 
+@pytest.mark.slow
 def test_bench_data_measures_the_augmentation_of_recipes(tmp_path, capsys):
     assert main(["bench", "data", "--rounds=1", "--batch=64", f"--out={tmp_path / 'data.json'}"]) == 0
     saved = json.loads((tmp_path / "data.json").read_text())

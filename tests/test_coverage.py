@@ -13,6 +13,7 @@ from conftest import devices, redraw
 import gmmvit
 from gmmvit.coverage import REFUSED, WORKS, build
 
+LARGE = "byoanet convit crossvit hieradet_sam2 mvitv2 nextvit tiny_vit vision_transformer_sam volo".split()  # slow
 FILES = Path(timm.models.__file__).parent
 
 
@@ -65,7 +66,7 @@ def spread(values: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("device", devices(pytest.mark.slow), indirect=True)
-@pytest.mark.parametrize("file", WORKS)
+@pytest.mark.parametrize("file", [pytest.param(f, marks=pytest.mark.slow) if f in LARGE else f for f in WORKS])
 def test_masks_on_a_model_of_every_file(file, device):
     torch.manual_seed(0)
     model, size = build(WORKS[file])

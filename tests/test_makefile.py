@@ -161,6 +161,7 @@ def test_make_rows_runs_them_all_though_one_fails(make):
     assert "1 of 2 rows have ended; run@bad failed" in result.stdout
 
 
+@pytest.mark.slow
 def test_make_rows_gives_each_row_a_gpu_in_turn_where_there_are_several(make, tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -180,6 +181,7 @@ GPU 1: NVIDIA A100 (UUID: GPU-774ad2b3)
 """
 
 
+@pytest.mark.slow
 def test_rows_take_their_devices_from_the_users_own_choice(make, monkeypatch):
     make("repro")
     for chosen, devices in (("3,5", {"3", "5"}), ("MIG-a,MIG-b", {"MIG-a", "MIG-b"}), ("2", {"2"}), ("", {""})):
@@ -200,6 +202,7 @@ def test_rows_share_the_cores_and_know_how_many_they_are(monkeypatch):
     assert (started[0]["OMP_NUM_THREADS"], started[0]["GMMVIT_JOBS"]) == ("2", "3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM))
 def test_make_rows_stopped_stops_its_rows_waits_for_them_and_says_one_sentence(make, tmp_path, number):
     make("repro")

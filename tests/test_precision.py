@@ -234,6 +234,7 @@ def test_what_overflows_in_one_process_is_left_out_in_all():
     assert sorted(line.split()[1] for line in said) == ["0", "0", "1", "1", "1", "1"]
 
 
+@pytest.mark.slow
 def test_precision_is_in_the_log_and_in_the_record(tmp_path):
     settings = {"epochs": 1, "passes": 1, "batch": 500, "warmup_epochs": 0}
     row = {"dataset": "cifar10-mini", "model": "test_vit", "mask": "gmm", "recipe": "gmm", "seed": 1}

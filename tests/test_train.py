@@ -367,6 +367,7 @@ def words(out, **settings):
     return ["train", *named, *options, f"--out={out}"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_sentence_and_the_previous_checkpoint_stays(tmp_path):
     pytest.importorskip("resource")
     call = [sys.executable, "-c", LIMITED, *words(tmp_path / "run")]
@@ -387,6 +388,7 @@ def gmmvit_command(*arguments, **options):
     return subprocess.run(call, capture_output=True, text=True, timeout=300, **options)
 
 
+@pytest.mark.slow
 def test_the_command_trains_a_row_of_params_into_the_profiles_folder(tmp_path, finished):
     row = {**ROW, "set": MIXED}
     (tmp_path / "params.yaml").write_text(json.dumps({"profile": "tiny", "rows": {"tiny-one": row}}))
