@@ -15,13 +15,17 @@ PIP_INSTALL := $(BIN)/pip install -q --disable-pip-version-check
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help repro rows test quick lint lock profile
+.PHONY: help repro smoke rows test quick lint lock profile
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
 repro: $(STAMP) profile ## every row, table, figure and the report; PROFILE=cpu puts that profile in force, KEEP_GOING=1 passes over failing rows
 	$(BIN)/python -m gmmvit.repro $(if $(KEEP_GOING),--keep-going || { code=$$?; $(PARTIAL); exit $$code; })
+
+smoke: $(STAMP) ## the smoke pipeline in a clone that is thrown away: does everything run here?
+	@copy=$$(mktemp -d) && git clone -q . "$$copy/gmmvit" && PYTHONPATH="$$copy/gmmvit" $(MAKE) -C "$$copy/gmmvit" \
+	  -o "$(abspath $(STAMP))" VENV="$(abspath $(VENV))" repro PROFILE=smoke; code=$$?; rm -rf "$$copy"; exit $$code
 
 # The tables, figures and the report without the rows that failed: dvc leaves out all that depends on them.
 PARTIAL = \

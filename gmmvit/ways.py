@@ -55,9 +55,10 @@ def flexed(
     for mask in masks:
         mask.check((*query.shape[:-1], key.shape[-2]))
     weights = [(mask.full_weight(), mask.additive) for mask in masks]  # (heads or 1, Nq, Nk) each
+    own = []  # the dimensions that the attention mask is not expanded over
     if attn_mask is not None:
         attn_mask = attn_mask[(None,) * (4 - attn_mask.ndim)]
-        own = [size > 1 for size in attn_mask.shape]  # the dimensions that it is not expanded over
+        own = [size > 1 for size in attn_mask.shape]
     if torch.is_autocast_enabled(query.device.type):
         low = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(low), key.to(low), value.to(low)

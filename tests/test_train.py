@@ -74,7 +74,7 @@ def test_threads_are_those_of_the_row_and_not_of_the_environment(tmp_path):
         train(ROW, tmp_path / "run", threads=2, say=said.append)
     finally:
         torch.set_num_threads(before)
-    assert any("computed by 1 thread(s) until here and is by 2" in line for line in said), said
+    assert any("begun with 1 thread(s), goes on with 2" in line for line in said), said
 
 
 def test_the_weights_load_into_the_model_and_give_the_accuracy_that_was_reported(finished):
