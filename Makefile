@@ -21,7 +21,7 @@ help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
 repro: $(STAMP) profile ## every row, table, figure and the report; PROFILE=cpu puts that profile in force, KEEP_GOING=1 passes over failing rows
-	$(BIN)/python -m gmmvit.repro $(if $(KEEP_GOING),--keep-going || { code=$$?; $(PARTIAL); exit $$code; })
+	$(BIN)/python -m gmmvit.paper.repro $(if $(KEEP_GOING),--keep-going || { code=$$?; $(PARTIAL); exit $$code; })
 
 smoke: $(STAMP) ## the smoke pipeline in a clone that is thrown away: does everything run here?
 	@copy=$$(mktemp -d) && git clone -q . "$$copy/gmmvit" && PYTHONPATH="$$copy/gmmvit" $(MAKE) -C "$$copy/gmmvit" \
@@ -39,7 +39,7 @@ PARTIAL = \
   $(BIN)/gmmvit report "$$profile" --partial; }
 
 rows: $(STAMP) profile ## the rows alone, JOBS=2 at a time (each on a GPU of its own, where there are several); may be stopped and repeated
-	@$(BIN)/python -m gmmvit.rows_queue $(JOBS)
+	@$(BIN)/python -m gmmvit.paper.rows_queue $(JOBS)
 
 # Puts PROFILE in force; a params.yaml that is none of the profiles is kept as params.yaml.old.
 profile:

@@ -1,11 +1,11 @@
 """gmmvit: spatial priors (Gaussian mixture and element-wise masks, Gaussian attention bias) for vision transformers."""
 
-from .attention import attention_maps
-from .folding import fold
-from .masks import ElementMask, GaussianBias, GaussianMixtureMask
+from .core.attach import Site, attach, detach, masks_of
+from .core.fold import fold
+from .core.maps import attention_maps
+from .core.masks import ElementMask, GaussianBias, GaussianMixtureMask
+from .core.transmix import TransMix
 from .models import create_model
-from .sites import Site, attach, detach, masks_of
-from .transmix import TransMix
 
 __all__ = [
     "ElementMask",

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .errors import sentence, unknown
+from .core.errors import sentence, unknown
 from .words import parser
 
 
@@ -31,9 +31,9 @@ def models(arguments: argparse.Namespace) -> None:
     if arguments.attachable:
         print(attachable())
         return
-    from .measure import cost
+    from .core.cost import cost
     from .models import BACKBONES, create_model
-    from .published import table as published
+    from .paper.published import table as published
 
     printed = {(row["model"], row["mask"]): row for row in published("gmm_main")["rows"]}
     rows = []
@@ -77,7 +77,7 @@ def unreached(model: object) -> int:
 
 def attachable() -> str:
     """timm's model files with attention: where masks attach, and where not and why."""
-    from .coverage import REFUSED, WORKS
+    from .paper.attachable import REFUSED, WORKS
 
     lines = [f"gmmvit.attach works on {len(WORKS)} of timm's model files (tried with):"]
     lines += [f"  {file:28} {config.name}" for file, config in sorted(WORKS.items())]
@@ -88,11 +88,12 @@ def attachable() -> str:
 
 def data(arguments: argparse.Namespace) -> int:
     """Fetches data sets, or says what is there; 1 where a set that is needed is not there or not whole."""
-    from . import data as room
-    from .data.content import content
+    from . import fetch as room
+    from .data import SETS
     from .dense import room as dense
+    from .fetch.content import content
 
-    rooms = dict.fromkeys(room.SETS, room) | dict.fromkeys(dense.SETS, dense)
+    rooms = dict.fromkeys(SETS, room) | dict.fromkeys(dense.SETS, dense)
     for name in arguments.names:
         if name not in rooms:
             raise ValueError(f"{unknown('data set', name, rooms)}; `gmmvit data` lists them all")
@@ -129,8 +130,8 @@ def sets_table(rows: Sequence) -> str:
 
 def sets_in_force() -> set[str]:
     """The data sets of the rows of params.yaml; none where there is no such file."""
-    from .params import read
-    from .project import root
+    from .paper.profiles import read
+    from .paper.project import root
 
     path = root() / "params.yaml"
     return {row.dataset for row in read(path).rows.values()} if path.exists() else set()
@@ -142,9 +143,9 @@ def _yes(value: bool) -> str:
 
 def train(arguments: argparse.Namespace) -> None:
     """Trains a row of params.yaml, or one described on the command line."""
-    from .params import find_row, parse, read
-    from .rows import row_name
+    from .paper.profiles import find_row, parse, read
     from .train import train as run
+    from .train.rows import row_name
 
     settings = {}
     for word in arguments.set:
@@ -176,12 +177,12 @@ def train(arguments: argparse.Namespace) -> None:
 
 def plan(arguments: argparse.Namespace) -> None:
     """Prints what the rows of a profile cost."""
-    from .hours import ASSUMED, measured
-    from .params import read
-    from .plan import plan as cost_of
-    from .plan import plan_table
-    from .project import reports
-    from .results import runs
+    from .paper.hours import ASSUMED, measured
+    from .paper.plan import plan as cost_of
+    from .paper.plan import plan_table
+    from .paper.profiles import read
+    from .paper.project import reports
+    from .paper.runs import runs
 
     params = read(arguments.params)
     found = cost_of(params.rows, arguments.speed)
@@ -199,8 +200,8 @@ def check(arguments: argparse.Namespace) -> None:
 
 def results(arguments: argparse.Namespace) -> None:
     """Prints what the rows of a profile came to, and what a mask gained over the plain model."""
-    from .project import reports, rows
-    from .scores import HEAD, arms, scores_table
+    from .paper.project import reports, rows
+    from .paper.scores import HEAD, arms, scores_table
 
     params = rows(_profile(arguments))
     found = arms(params, reports(params.profile))
@@ -211,16 +212,16 @@ def results(arguments: argparse.Namespace) -> None:
 
 def _profile(arguments: argparse.Namespace) -> str:
     """The profile that was asked for, else the one in force."""
-    from .params import read
-    from .project import root
+    from .paper.profiles import read
+    from .paper.project import root
 
     return arguments.profile or read(root() / "params.yaml").profile
 
 
 def report(arguments: argparse.Namespace) -> None:
     """Writes the report of a profile."""
-    from .project import reports, rows
-    from .report import write
+    from .paper.project import reports, rows
+    from .paper.report import write
 
     profile = _profile(arguments)
     print(write(rows(profile), reports(profile), arguments.out, partial=arguments.partial))
@@ -228,10 +229,10 @@ def report(arguments: argparse.Namespace) -> None:
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Prints the machine, what the engine makes of it, and what would stop a row; 1 where something would."""
-    from .doctor import findings
-    from .obstacles import obstacles
-    from .params import read
-    from .project import root
+    from .paper.doctor import findings
+    from .paper.obstacles import obstacles
+    from .paper.profiles import read
+    from .paper.project import root
     from .train.devices import find
 
     device, said = find(), ""
@@ -255,9 +256,9 @@ def bench(arguments: argparse.Namespace) -> None:
     """Runs one of the benchmarks; keeps its figures where that is asked for."""
     import torch
 
-    from . import benches
-    from .bench import save
-    from .project import root
+    from .bench import verbs as benches
+    from .bench.harness import save
+    from .paper.project import root
     from .train import devices
 
     name = "-".join([arguments.what, *([arguments.model] if arguments.model else [])])

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gmmvit
-from gmmvit import recipes
+from gmmvit.train import recipes
 from gmmvit.train.processes import World
 from gmmvit.train.update import Update
 

@@ -9,7 +9,7 @@ from pretend import backward_works, environment, pretended
 from pretend_kernels import flex_attention
 from pretend_process import inside, pytest_pyfunc_call, pytest_runtest_logreport  # noqa: F401  hooks
 
-from gmmvit import ways
+from gmmvit.core import ways
 
 
 def devices(*marks: pytest.MarkDecorator) -> list:
@@ -28,7 +28,7 @@ def device(request, monkeypatch):
     """The CPU, the CPU with fused attention taken as on a GPU, the pretend GPU, and a real one where there is one."""
     if request.param == "cpu, fused":
         monkeypatch.setitem(ways.TABLE, "cpu", ways.TABLE["cuda"])
-        monkeypatch.setattr("gmmvit.together.on_gpu", lambda tensor: True)
+        monkeypatch.setattr("gmmvit.core.together.on_gpu", lambda tensor: True)
         monkeypatch.setattr("torch.nn.attention.flex_attention.flex_attention", flex_attention)
     if request.param != "pretend":
         yield torch.device(request.param.split(",")[0])

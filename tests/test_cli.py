@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gmmvit import benches, create_model
+from gmmvit import create_model
+from gmmvit.bench import verbs as benches
 from gmmvit.cli import main
-from gmmvit.data import NotObtained, obtain, places
+from gmmvit.data import places
+from gmmvit.fetch import NotObtained, obtain
 
 ROOT = Path(__file__).parents[1]
 WORDS = """
@@ -76,7 +78,7 @@ def test_check_fails_where_a_set_of_the_profile_is_damaged(in_force, capsys):
 
 
 def test_without_a_project_nothing_is_in_force(tmp_path, monkeypatch):
-    monkeypatch.setattr("gmmvit.project.CHECKOUT", tmp_path)
+    monkeypatch.setattr("gmmvit.paper.project.CHECKOUT", tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(["data", "--check"]) == 0
 

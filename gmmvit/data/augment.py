@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from ..errors import unknown
+from ..core.errors import unknown
 from . import draws
 from .autoaugment import Policy, autoaugment, policy_tables
 from .erasing import Written, random_boxes

@@ -7,7 +7,7 @@ import signal
 
 import torch
 
-from ..memory import give_freed_memory_back
+from .memory import give_freed_memory_back
 
 ITEM = 64  # images that a process loads at a time; larger batches are put together where they are used
 AHEAD = 2  # items that each of them loads ahead

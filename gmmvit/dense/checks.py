@@ -1,13 +1,13 @@
-"""What is wrong with a row of detection or segmentation, all at once: gmmvit.checks hands such rows over."""
+"""What is wrong with a row of detection or segmentation, all at once: gmmvit.train.checks hands such rows over."""
 
 from __future__ import annotations
 
 import torch
 
-from ..checks import wrong_settings
-from ..errors import unknown
-from ..masks import KINDS
-from ..rows import Row
+from ..core.errors import unknown
+from ..core.masks import KINDS
+from ..train.checks import wrong_settings
+from ..train.rows import Row
 from . import backbone, room
 
 

@@ -12,7 +12,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
 
-from ..sites import Site
+from ..core.attach import Site
 from .backbone import Pyramid, sites_within
 
 ANCHORS = (32, 64, 128, 256, 512)  # side in pixels, of a stride each: 4, 8, 16, 32, 64

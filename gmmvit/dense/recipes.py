@@ -1,4 +1,4 @@
-"""The two recipes of the GAB paper's Table 4 in the form of gmmvit.recipes, with the fields these need."""
+"""The two recipes of the GAB paper's Table 4 in the form of gmmvit.train.recipes, with the fields these need."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..errors import unknown
-from ..recipes import MIXING, Recipe
+from ..core.errors import unknown
+from ..train.recipes import MIXING, Recipe
 
 if TYPE_CHECKING:
     import torch

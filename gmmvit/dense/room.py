@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from ..core.errors import unknown
 from ..data import sums
 from ..data.places import MARKER, alone, downloads, folder_of, locate, record_of, root, scratch, write_json
-from ..data.room import Row
-from ..errors import unknown
+from ..fetch.room import Row
 from . import ade, coco, shapes
 from .detector import ANCHORS
 
@@ -132,7 +132,7 @@ def _names(dataset: DenseSet, home: Path) -> list[str]:
 
 
 def check(names: Iterable[str] = ()) -> list[Row]:
-    """The line of each named set (of all, if none is named), as gmmvit.data.room has it; no file is read again."""
+    """The line of each named set (of all, if none is named), as gmmvit.fetch.room has it; no file is read again."""
     rows = []
     for name in names or SETS:
         dataset, folder = find(name), folder_of(name)

@@ -6,7 +6,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from ..sites import Site
+from ..core.attach import Site
 from . import need
 from .ade import IGNORED
 from .backbone import STRIDES, Pyramid, sites_within

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 import torch.nn as nn
 
+from ..core.cost import cost
 from ..data.feed import Feed
 from ..data.loader import Stream
 from ..data.workers import loading_processes, require_shared_memory
-from ..measure import cost
-from ..rows import Row
 from ..train import kernels
 from ..train.processes import World
+from ..train.rows import Row
 from ..train.shares import evaluation_keys, training_keys
 from . import evaluate, room, segmenter
 from .backbone import Pyramid, pyramid, statistics
@@ -70,7 +70,7 @@ class Dense:
 
     def samples(self, model: nn.Module) -> dict[str, np.ndarray]:
         """A few test images, what the model finds in them, and the truth."""
-        from .pictured import pictured
+        from ..analysis.pictured import pictured
 
         return pictured(self, model)
 

@@ -9,7 +9,7 @@ import timm
 import torch.nn as nn
 from timm.models import build_model_with_cfg, register_model
 
-from ..errors import unknown
+from ..core.errors import unknown
 from .cait import CaiT
 from .parts import explicit_attention_on_cpu, side
 from .pit import PiT
@@ -129,7 +129,7 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         )
         explicit_attention_on_cpu(model)
         if mask is not None:
-            from ..sites import attach
+            from ..core.attach import attach
 
             attach(model, mask, **options)
         return model

@@ -11,19 +11,20 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from .. import data, recipes
+from .. import data
+from ..analysis.mixing import mixed_sample, shift_quantiles
+from ..core.attach import attach
 from ..data.augment import Augmentation
 from ..data.feed import Feed
 from ..data.finish import Pieces, Raw, Unfinished
 from ..data.loader import Stream
 from ..data.workers import loading_processes, require_shared_memory
 from ..models.parts import fused_off_cpu
-from ..rows import Row
-from ..sites import attach
-from ..starts import starting_model
-from ..transmix_sample import mixed_sample, shift_quantiles
+from . import recipes
 from .processes import World
+from .rows import Row
 from .shares import evaluation_keys, training_keys
+from .start import starting_model
 
 EVALUATION_BATCH = 250
 TESTED = "test", "val"  # the splits in the order in which the loop tests on them
@@ -140,7 +141,7 @@ class Classification:
 
     def samples(self, model: nn.Module) -> dict[str, np.ndarray]:
         """What is kept with the masks for figures."""
-        from .samples import samples
+        from ..analysis.samples import samples
 
         return samples(self, model)
 

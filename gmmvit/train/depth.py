@@ -7,8 +7,8 @@ import torch
 import torch.nn as nn
 from timm.layers import DropPath
 
+from ..core.products import at_rest
 from ..data import draws
-from ..probe import at_rest
 from .devices import sent
 
 DEPTH = 3  # the stream of draws that belongs to this room (data.draws has ORDER = 1 and AUGMENTATION = 2)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..errors import unknown
+from ..core.errors import unknown
 
 COUNTS: dict[str, Callable[[], int]] = {  # how many of each kind torch finds here
     "cpu": lambda: 1,

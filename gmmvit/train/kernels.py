@@ -11,8 +11,8 @@ import torch
 from torch.backends import cudnn
 from torch.utils import deterministic as memory
 
-from ..recipes import Recipe
 from .precision import resolve
+from .recipes import Recipe
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it as it starts, which is at the first product
 

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import torch
 
-from ..checks import check
+from ..data.memory import keep_freed_memory
 from ..data.progress import bar
-from ..machine import computing
-from ..memory import keep_freed_memory
-from ..rows import Row
 from . import checkpoint, kernels, precision, processes, results, signals
+from .checks import check
 from .classify import Classification
 from .engine import engine
+from .machine import computing
 from .pace import Pace
+from .rows import Row
 from .update import Update
 
 SAVE_EVERY = 600  # seconds between the checkpoints inside an epoch

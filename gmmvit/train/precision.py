@@ -9,7 +9,7 @@ from functools import cache
 import torch
 import torch.nn as nn
 
-from ..masks import SpatialMask
+from ..core.masks import SpatialMask
 
 NORMS = (nn.LayerNorm, nn.GroupNorm)
 KEPT = (SpatialMask, nn.modules.batchnorm._NormBase)

@@ -96,7 +96,7 @@ def launch(row: Mapping, processes: int, out: str | Path, **options) -> dict:
     """`train(row, out)` in several processes of this machine, from a notebook as well; rank 0's metrics."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from ..checks import check
+    from .checks import check
 
     check(row, processes)  # a wrong row is refused here, with its sentence
     config = LaunchConfig(

@@ -13,11 +13,11 @@ import timm
 import torch
 import torch.nn as nn
 
+from ..core.cost import cost
 from ..data.places import write_json, written
-from ..learned import save as save_learned
-from ..machine import machine
-from ..measure import cost
 from . import checkpoint
+from .learned import save as save_learned
+from .machine import machine
 
 
 def finished(out: Path, row: dict) -> dict | None:

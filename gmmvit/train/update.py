@@ -11,12 +11,12 @@ import torch.nn as nn
 from timm.utils import ModelEmaV3
 from torch.amp import GradScaler
 
-from .. import recipes
-from ..recipes import Recipe
+from . import recipes
 from .depth import Depth
 from .gradients import Gradients
 from .precision import Working
 from .processes import World
+from .recipes import Recipe
 
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, int], torch.Tensor]  # model, images, labels, step
 Batch = Sequence[tuple[np.ndarray, torch.Tensor, torch.Tensor]]  # keys, images, labels of each share

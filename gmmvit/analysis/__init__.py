@@ -1,0 +1,1 @@
+"""Trained weights in, arrays out; no plots."""

@@ -1,0 +1,1 @@
+"""Seconds of steps, as ratios in one run; no tables."""

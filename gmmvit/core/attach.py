@@ -1,0 +1,359 @@
+"""`attach`: one spatial mask on the scaled query-key product of every spatial self-attention of a model, in place."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn as nn
+
+from .errors import first_line, unknown
+from .grids import Grid, grid_of, unrolled_order
+from .masks import KINDS, SpatialMask
+from .products import Call, Found, at_rest, softmax_callers, spatial_products
+from .rewrite import CHILD, Product, Reporting, Rewritten, _Paths, subclass
+from .ways import FLEX, FUSED, avoiding
+
+PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where a mask sits: one query-key product of one attention module."""
+
+    name: str  # of the attention module
+    grid: Grid
+    key_grid: Grid
+    prefix: int | tuple[int, int]
+    heads: int
+    mask: nn.Module
+    reaches_output: bool = True
+
+    @property
+    def parameters(self) -> int:
+        """The number of learned parameters of the mask."""
+        return sum(parameter.numel() for parameter in self.mask.parameters())
+
+
+def attach(
+    model: nn.Module,
+    mask: str | Callable[..., nn.Module],
+    *,
+    only: str | Callable[[str], bool] | None = None,
+    img_size: int | Grid | None = None,
+    **options,
+) -> list[Site]:
+    """Puts a mask ("gmm", "elm", "gab" or a callable that builds one) on every spatial self-attention: the sites.
+
+    `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only
+    where the model does not tell the image size it was built for.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected an nn.Module, got {model!r}")
+    with torch.inference_mode(False):  # else the masks could never be trained
+        return _attach(getattr(model, "_orig_mod", model), *_builder(mask, options), only, img_size)
+
+
+def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size: int | Grid | None) -> list[Site]:
+    size = _image_size(model, img_size)
+    image = _image(model, size)
+    places, reasons = [], []
+    for found in _spatial(model, image, told=img_size is not None):
+        reasons += [(found.call.name, reason) for reason in found.reasons]
+        for product in found.products:
+            if not _chosen(only, found.call.name):
+                continue
+            try:
+                places.append((found.call, product, *_grids(model, found.call.module, product, size)))
+            except ValueError as error:
+                reasons.append((found.call.name, str(error)))
+    if not places:
+        raise ValueError(_refusal(model, only, reasons))
+    for call, *_ in places:
+        if name in _masks_in(call.module):
+            raise ValueError(
+                f"{call.name} already has a mask named {name!r}: detach(model) first, or attach another kind"
+            )
+
+    made = [_made(build, model, *place).to(image.device) for place in places]
+    with _all_or_nothing(model, [call.module for call, *_ in places]):
+        sites = []
+        for (call, product, grid, key_grid, prefix), built in zip(places, made, strict=True):
+            _put(call, product, name, built)
+            sites.append(Site(call.name, grid, key_grid, prefix, product.heads, built))
+        if not isinstance(model, Reporting):
+            model.__class__ = subclass(type(model), Reporting)
+        _ready([call for call, *_ in places])
+        sites = _mark_unreached(model, image, sites)
+        features = getattr(model, "forward_features", model)
+        if not any(site.reaches_output or _reaches(model, features, image, site) for site in sites):
+            raise ValueError(
+                f"{type(model).__name__} has no spatial self-attention to put a mask on "
+                f"({sites[0].name}: its patch rows are never read)"
+            )
+        model.spatial_sites = [*getattr(model, "spatial_sites", ()), *sites]
+    return sites
+
+
+def masks_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The attached masks by their names in the model."""
+    return {
+        f"{name}.{CHILD}.{key}": mask
+        for name, module in model.named_modules()
+        if isinstance(module, Rewritten)
+        for key, mask in getattr(module, CHILD).items()
+    }
+
+
+def detach(model: nn.Module) -> nn.Module:
+    """Takes all masks off again: classes, attributes and attention paths are as they were."""
+    for module in list(model.modules()):
+        if isinstance(module, Rewritten):
+            _strip(module)
+    if isinstance(model, Reporting):
+        model.__class__ = model._base
+        vars(model).pop("spatial_sites", None)
+    return model
+
+
+def _strip(module: nn.Module) -> None:
+    """Takes the masks of one attention off, and what came with them."""
+    for attribute in (CHILD, "_sites", "_paths"):
+        delattr(module, attribute)
+    if isinstance(module, Rewritten):
+        module.__class__ = module._base
+
+
+# ---- finding the places ---------------------------------------------------------------------------------------------
+
+
+def _spatial(model: nn.Module, image: torch.Tensor, told: bool) -> list[Found]:
+    found = []
+    try:
+        calls = softmax_callers(model, image)
+    except (RuntimeError, AssertionError, IndexError, ValueError) as error:  # each model refuses in its own way
+        source = (
+            "which img_size asks for: expected" if told else "the size it reports: pass attach(..., img_size=) with"
+        )
+        raise ValueError(
+            f"{type(model).__name__} does not run on images of {tuple(image.shape[1:])}, {source} the size it was "
+            f"built for ({first_line(error)})"
+        ) from error
+    for call in calls:
+        if isinstance(call.module, Rewritten):  # its products are known from the first mask
+            products = list(dict.fromkeys(product for product, _ in call.module._sites))
+            found.append(Found(call, products))
+        else:
+            with at_rest(call.module):
+                found.append(spatial_products(call))
+    return found
+
+
+def _chosen(only: str | Callable[[str], bool] | None, name: str) -> bool:
+    if only is None:
+        return True
+    return fnmatch.fnmatchcase(name, only) if isinstance(only, str) else bool(only(name))
+
+
+def _refusal(model: nn.Module, only: object, reasons: list[tuple[str, str]]) -> str:
+    kind = type(model).__name__
+    if only is not None and not reasons:
+        return f"only={only!r} matches none of the spatial self-attentions of {kind}"
+    if not reasons:
+        return f"{kind} has no softmax attention to put a mask on"
+    listed: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        listed.setdefault(reason, []).append(name)
+    told = "; ".join(
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+        for reason, names in listed.items()
+    )
+    return f"{kind} has no spatial self-attention to put a mask on ({told})"
+
+
+def _made(
+    build: Callable, model: nn.Module, call: Call, product: Product, grid: Grid, key_grid: Grid, prefix: int
+) -> nn.Module:
+    mask = build(grid, product.heads, prefix=prefix, key_grid=key_grid)
+    if type(call.module).__name__ == "MaskUnitAttention":  # Hiera keeps its tokens unrolled, not in row-major order
+        if not isinstance(mask, SpatialMask):
+            raise ValueError(
+                f"{call.name} does not keep its tokens in row-major order, which {type(mask).__name__} expects"
+            )
+        base = (1, 1) if call.module.use_mask_unit_attn else tuple(model.mask_spatial_shape)
+        mask.arrange(unrolled_order(grid, base), unrolled_order(key_grid, base))
+    return mask.train(call.module.training)
+
+
+def _image_size(model: nn.Module, img_size: int | Grid | None) -> Grid:
+    size = img_size
+    if size is None:
+        size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+        size = size or (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[1:]
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2 or any(type(n) is not int or n < 1 for n in sides):
+        raise ValueError(f"img_size: expected one side of an image, or (rows, columns), in pixels, got {img_size!r}")
+    return tuple(sides)
+
+
+def _image(model: nn.Module, size: Grid) -> torch.Tensor:
+    """Two random images of the kind the model takes: two, so that heads and images can be told apart."""
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    stem = dict(model.named_modules()).get(str(cfg.get("first_conv")))
+    # a stem may see more channels than the image has: TResNet's pixels of 4 x 4 stand side by side
+    channels = getattr(model, "in_chans", None) or getattr(stem, "in_channels", cfg.get("input_size", (3,))[0])
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if like is None:
+        raise ValueError(f"{type(model).__name__} has no parameters: expected a vision transformer")
+    for name, each in model.named_parameters():  # places are found by following NaN
+        if each.is_floating_point() and not each.isfinite().all():
+            raise ValueError(
+                f"{name} of {type(model).__name__} is not finite: expected weights without NaN and infinity"
+            )
+    return torch.rand(2, channels, *size, device=like.device, dtype=like.dtype)
+
+
+def _grids(
+    model: nn.Module, module: nn.Module, product: Product, size: Grid
+) -> tuple[Grid, Grid, int | tuple[int, int]]:
+    grid, rows = _grid_and_prefix(model, module, product.queries, size)
+    key_grid, columns = (
+        (grid, rows) if product.keys == product.queries else _grid_and_prefix(model, module, product.keys, size)
+    )
+    return grid, key_grid, rows if rows == columns else (rows, columns)
+
+
+def _grid_and_prefix(model: nn.Module, module: nn.Module, tokens: int, size: Grid) -> tuple[Grid, int]:
+    """Splits a token count into a grid and prefix tokens: a window, the model's patch grid, or the image's aspect."""
+    window = getattr(module, "window_size", getattr(module, "ws", None))
+    window = (window, window) if isinstance(window, int) else window
+    if isinstance(window, (tuple, list)) and len(window) == 2 and window[0] * window[1] == tokens:
+        return tuple(window), 0
+    patches = getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    own = getattr(model, "num_prefix_tokens", 0)
+    for prefix in dict.fromkeys((own, 0, 1, 2)):
+        if patches and patches[0] * patches[1] == tokens - prefix:
+            return tuple(patches), prefix
+        grid = grid_of(tokens - prefix, size[0] / size[1]) or (grid_of(tokens) if not prefix else None)
+        if grid:
+            return grid, prefix
+    raise ValueError(f"cannot tell the grid of its {tokens} tokens for an image of {size[0]} x {size[1]}")
+
+
+# ---- putting masks in -----------------------------------------------------------------------------------------------
+
+
+def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Callable[..., nn.Module], str]:
+    if isinstance(mask, str):
+        if mask not in KINDS:
+            raise ValueError(unknown("mask", mask, KINDS))
+        valid = [name for name in inspect.signature(KINDS[mask]).parameters if name not in PLACE]
+        for option in options:
+            if option not in valid:
+                raise TypeError(unknown(f"option of the mask {mask!r}", option, valid))
+        build, name = KINDS[mask], mask
+    elif callable(mask):
+        build, name = mask, getattr(mask, "__name__", "")
+        name = name if name.isidentifier() else "mask"
+    else:
+        raise TypeError(f"mask: expected one of {', '.join(KINDS)} or a callable that builds a mask, got {mask!r}")
+
+    def checked(grid: Grid, heads: int, **place) -> nn.Module:
+        built = build(grid, heads, **place, **options)
+        if not isinstance(built, nn.Module):
+            raise TypeError(f"mask: expected {name} to build an nn.Module, got {type(built).__name__}")
+        return built
+
+    return checked, name
+
+
+def _masks_in(module: nn.Module) -> list[str]:
+    return [key.partition("-")[0] for key in getattr(module, CHILD, ())]
+
+
+def _put(call: Call, product: Product, name: str, mask: nn.Module) -> None:
+    module = call.module
+    if not isinstance(module, Rewritten):
+        kind = subclass(type(module), Rewritten)
+        module._sites, module._paths = [], _Paths()
+        module.add_module(CHILD, nn.ModuleDict())
+        module.__class__ = kind
+    masks = getattr(module, CHILD)
+    key = name if name not in masks else f"{name}-{product.ordinal}"  # several products in one module
+    masks[key] = mask
+    module._sites = [*module._sites, (product, key)]
+    module._paths = _Paths()
+
+
+@contextmanager
+def _all_or_nothing(model: nn.Module, modules: list[nn.Module]) -> Iterator[None]:
+    """Whatever fails inside, model and modules are as they were, earlier masks included."""
+    earlier = {module: (module._sites, list(getattr(module, CHILD))) for module in modules if hasattr(module, CHILD)}
+    reporting = isinstance(model, Reporting)
+    try:
+        yield
+    except BaseException:
+        for module in modules:
+            if module in earlier:
+                module._sites, names = earlier[module]
+                for name in [name for name in getattr(module, CHILD) if name not in names]:
+                    del getattr(module, CHILD)[name]
+                module._paths = _Paths()
+            elif hasattr(module, CHILD):
+                _strip(module)
+        if isinstance(model, Reporting) and not reporting:
+            model.__class__ = model._base
+        raise
+
+
+def _ready(calls: Iterable[Call]) -> None:
+    """Builds the graphs for training and evaluation on any device now, so that torch.compile finds them."""
+    for call in {id(call.module): call for call in calls}.values():
+        mode = call.module.training
+        for training in (True, False):
+            call.module.training = training
+            with torch.no_grad():
+                call.module._prepare_everywhere(call.arguments)
+        call.module.training = mode
+
+
+def _mark_unreached(model: nn.Module, image: torch.Tensor, sites: list[Site]) -> list[Site]:
+    """Finds the masks that cannot change the output, going back from the last layer."""
+    marked = list(sites)
+    for i in range(len(sites) - 1, -1, -1):
+        if _reaches(model, model, image, sites[i]):
+            break
+        marked[i] = replace(sites[i], reaches_output=False)
+    return marked
+
+
+def _reaches(model: nn.Module, run: Callable[[torch.Tensor], object], image: torch.Tensor, site: Site) -> bool:
+    """Whether the patch-patch block of a site reaches what `run` returns.
+
+    NaN in that block tells it exactly, whatever LayerScale or a head initialised to zero would hide.
+    """
+    rows, columns = site.prefix if isinstance(site.prefix, tuple) else (site.prefix, site.prefix)
+
+    def poison(mask: nn.Module, args: tuple, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[..., rows:, columns:] = float("nan")
+        return scores
+
+    handle = site.mask.register_forward_hook(poison)
+    try:
+        with at_rest(model), avoiding(FUSED, FLEX):  # they do not call the mask
+            output = run(image)
+    finally:
+        handle.remove()
+    return any(bool(leaf.isnan().any()) for leaf in _leaves(output))
+
+
+def _leaves(output: object) -> list[torch.Tensor]:
+    if torch.is_tensor(output):
+        return [output]
+    values = output.values() if isinstance(output, dict) else output
+    return [leaf for value in values for leaf in _leaves(value)]

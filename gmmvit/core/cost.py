@@ -1,0 +1,87 @@
+"""What a model costs: trainable parameters, MACs as the GMM paper counts them and in full, depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+from timm.layers import GELU
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from .products import at_rest
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one image."""
+
+    parameters: int  # trainable
+    macs_paper: int  # by the paper's convention: no attention product, softmax, residual or mask
+    macs_full: int  # every matrix product and convolution, those of the attention included
+    depth: int  # attention layers
+
+
+def cost(model: nn.Module, img_size: int | tuple[int, int] | None = None) -> Cost:
+    """Counts during one forward pass of one image, of the model's own size where `img_size` is None."""
+    weight = next(p for p in model.parameters() if p.is_floating_point())
+    image = weight.new_zeros((1, *_input_size(model, img_size))).requires_grad_()
+    flops, layers, macs = FlopCounterMode(display=False), _AttentionLayers(), []
+    explicit = sdpa_kernel(SDPBackend.MATH)  # older counters do not know the CPU's fused kernel
+    with at_rest(model), _paper_hooks(model, macs), torch.enable_grad(), explicit, flops, layers:
+        model(image)  # with gradients: without them fused paths hide products from the counter
+    return Cost(
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        macs_paper=sum(macs),
+        macs_full=flops.get_total_flops() // 2,
+        depth=layers.count,
+    )
+
+
+def paper_macs(module: nn.Module, output: torch.Tensor) -> int:
+    """One layer of ptflops 0.7's count, per image: bias once in Linear, per position in Conv2d (erratum G6)."""
+    if isinstance(module, nn.Linear):
+        return output.numel() * module.in_features + (0 if module.bias is None else module.out_features)
+    if isinstance(module, nn.Conv2d):
+        return output.numel() * (module.weight[0].numel() + (module.bias is not None))
+    return output.numel()  # GELU, LayerNorm: one for each element
+
+
+@contextmanager
+def _paper_hooks(model: nn.Module, macs: list[int]) -> Iterator[None]:
+    counted = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d, nn.LayerNorm, nn.GELU, GELU))]
+    with ExitStack() as stack:
+        for module in counted:
+            handle = module.register_forward_hook(lambda m, _, output: macs.append(paper_macs(m, output)))
+            stack.callback(handle.remove)
+        yield
+
+
+class _AttentionLayers(TorchDispatchMode):
+    """Counts attention layers as they run: a softmax over scores (not over classes, (N, C)) or a fused kernel each."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        softmax = name in ("_softmax", "_safe_softmax") and args[0].ndim > 2
+        self.count += softmax or name.startswith("_scaled_dot_product")
+        return func(*args, **(kwargs or {}))
+
+
+def _input_size(model: nn.Module, img_size: int | tuple[int, int] | None) -> tuple[int, int, int]:
+    """(channels, rows, columns) of the images a model takes."""
+    channels, *declared = getattr(model, "pretrained_cfg", {}).get("input_size", (3,))
+    size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None) or declared
+    if not size:
+        raise ValueError(
+            f"img_size: expected a size in pixels, got None, and {type(model).__name__} does not tell its own"
+        )
+    rows, columns = (size, size) if isinstance(size, int) else size
+    return getattr(model, "in_chans", channels), rows, columns

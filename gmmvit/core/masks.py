@@ -1,0 +1,355 @@
+"""Spatial priors for attention scores: Gaussian mixture mask, element-wise mask, Gaussian attention bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from . import together
+from .errors import unknown
+from .grids import Grid, by_offset, squared_distances
+
+MOST_KERNELS = 1000  # far above what a grid has distances for
+
+
+class _Expand(torch.autograd.Function):
+    """Tensor.expand over leading dimensions, whose backward sum is a product with ones: on a CPU faster than sum."""
+
+    @staticmethod
+    def forward(ctx, weight: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        ctx.shape = weight.shape
+        return weight.expand(shape)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        if gradient.device.type != "cpu":
+            return gradient.sum_to_size(ctx.shape), None
+        rows = gradient.reshape(-1, ctx.shape.numel())
+        return (rows.new_ones(1, len(rows)) @ rows).view(ctx.shape), None
+
+
+class SpatialMask(nn.Module):
+    """A weight for every (query patch, key patch) that meets the attention scores; prefix tokens are left alone."""
+
+    additive = False  # scores + weight instead of scores * weight
+    takes_product = False  # may be handed query and key instead of their product
+    takes_scale = False  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
+    where = "scores"  # or "probabilities": after the softmax
+    scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
+
+    def __init__(
+        self,
+        grid: Grid,
+        heads: int,
+        *,
+        prefix: int | tuple[int, int] = 0,
+        key_grid: Grid | None = None,
+        share_heads: bool = False,
+    ):
+        super().__init__()
+        self.grid = _pair("grid", grid, least=1)
+        self.key_grid = self.grid if key_grid is None else _pair("key_grid", key_grid, least=1)
+        self.prefix = _pair("prefix", (prefix, prefix) if isinstance(prefix, int) else prefix, least=0)
+        if type(heads) is not int or heads < 1:
+            raise ValueError(f"heads: expected a whole number of at least 1, got {heads!r}")
+        self.heads, self.share_heads = heads, share_heads
+        self.rows = 1 if share_heads else heads
+        self.register_buffer("arranged_rows", None, persistent=False)
+        self.register_buffer("arranged_columns", None, persistent=False)
+
+    def weight(self) -> torch.Tensor:
+        """The mask without prefix tokens, (heads or 1, Nq, Nk)."""
+        raise NotImplementedError
+
+    def arrange(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """For scores whose tokens are not in row-major order: the row-major position of each query and each key."""
+        self.arranged_rows, self.arranged_columns = rows, columns
+
+    def full_weight(self) -> torch.Tensor:
+        """The mask with neutral rows and columns for the prefix tokens, (heads or 1, Pq + Nq, Pk + Nk)."""
+        rows, columns = self.prefix
+        weight = self.weight()
+        if self.arranged_rows is not None:
+            weight = weight[:, self.arranged_rows[:, None], self.arranged_columns]
+        return F.pad(weight, (columns, 0, rows, 0), value=0.0 if self.additive else 1.0) if rows or columns else weight
+
+    def forward(self, scores: torch.Tensor, scale: float = 1.0) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
+        """The scores with the mask in them; a factor of all scores costs nothing on the way (multiplicative masks)."""
+        self.check(scores.shape)
+        weight = self.full_weight()
+        if scale != 1.0:
+            weight = weight * scale
+        weight = weight.to(scores.dtype)
+        if scores.shape[:-3].numel() > 1:  # a batch, and not a position bias, which is small
+            weight = _Expand.apply(weight, scores.shape)
+        return scores + weight if self.additive else scores * weight
+
+    def check(self, shape: torch.Size) -> None:
+        """Raises a sentence where scores of this shape do not fit."""
+        expected = (self.prefix[0] + self.grid[0] * self.grid[1], self.prefix[1] + self.key_grid[0] * self.key_grid[1])
+        if len(shape) < 3 or tuple(shape[-2:]) != expected:
+            raise ValueError(
+                f"{type(self).__name__} was built for {expected[0]} x {expected[1]} scores ({self._place()}) and got "
+                f"scores of shape {tuple(shape)}: use the image size it was attached for, or attach it anew"
+            )
+        if shape[-3] != self.heads and not self.share_heads:
+            raise ValueError(
+                f"{type(self).__name__} has {self.heads} heads and got scores of {shape[-3]}: {tuple(shape)}"
+            )
+
+    def _place(self) -> str:
+        text = "grid {} x {}".format(*self.grid)
+        if self.key_grid != self.grid:
+            text += ", key grid {} x {}".format(*self.key_grid)
+        return text + (
+            f", prefix {self.prefix[0] if self.prefix[0] == self.prefix[1] else self.prefix}"
+            if any(self.prefix)
+            else ""
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self._place()}, heads={self.heads}{' (shared)' if self.share_heads else ''}"
+
+
+class _Mixture(torch.autograd.Function):
+    """sum_k alpha_k exp(-d2 / (2 (sigma_k^2 + eps))) of all pairs: autograd's thirty small steps cost 1 ms a layer."""
+
+    @staticmethod
+    def forward(ctx, sigma, alpha, d2, pair, eps, grid):  # (K, rows), (K, rows), (U,), (Nq * Nk,)
+        variance = sigma.square().add_(eps)
+        gauss = torch.exp((-0.5 / variance)[..., None] * d2)  # (K, rows, U)
+        ctx.grid = grid  # of queries and keys alike, else None
+        ctx.save_for_backward(sigma, alpha, variance, gauss, d2, pair)
+        return (alpha[..., None] * gauss).sum(0).index_select(1, pair)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):  # (rows, Nq * Nk)
+        sigma, alpha, variance, gauss, d2, pair = ctx.saved_tensors
+        with torch.autocast(gradient.device.type, enabled=False):  # of whoever calls backward
+            if ctx.grid is not None and together.on_gpu(gradient):
+                summed, corner = by_offset(gradient, ctx.grid), pair[: ctx.grid[0] * ctx.grid[1]]
+                gauss, d2 = gauss.index_select(-1, corner), d2.index_select(0, corner)  # of the first query's keys
+            else:  # scatter_add_ and not index_add_: the same bits, and 20 to 50 times as fast on a CPU
+                summed = gradient.new_zeros(gauss.shape[1:]).scatter_add_(1, pair.expand_as(gradient), gradient)
+            weighted = summed * gauss  # (K, rows, U)
+            by_variance = weighted @ d2
+        return by_variance * (alpha * sigma / variance.square()), weighted.sum(-1), None, None, None, None
+
+
+class GaussianMask(SpatialMask):
+    """What the two Gaussian masks have in common: mixtures over the few distinct distances, gathered to pairs."""
+
+    eps = 0.0
+
+    def __init__(self, grid: Grid, heads: int, **place):
+        super().__init__(grid, heads, **place)
+        distances = squared_distances(self.grid, self.key_grid)
+        # kept as bits, so that model.half() cannot round them: in bfloat16 neighbouring distances would be equal
+        self.register_buffer("d2_bits", distances.values.float().view(torch.int32), persistent=False)  # (U,)
+        self.register_buffer("pair", distances.index, persistent=False)  # (Nq * Nk,)
+
+    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is learned: the widths, and what their heights are made of, (K, heads or 1) each."""
+        raise NotImplementedError
+
+    @staticmethod
+    def height(values: torch.Tensor) -> torch.Tensor:
+        """The heights of the Gaussians, of the second of `numbers`."""
+        return values
+
+    @property
+    def kind(self) -> tuple:
+        """Equal for masks that differ in their numbers alone."""
+        return type(self), self.grid, self.key_grid, len(self.numbers()[0]), self.pair.device
+
+    def weights_of(self, masks: Sequence[GaussianMask]) -> list[torch.Tensor]:
+        """The weights of masks of one kind, computed at once."""
+        sigma, values = (torch.cat(each, 1).float() for each in zip(*(mask.numbers() for mask in masks), strict=True))
+        with torch.autocast(self.pair.device.type, enabled=False):
+            grid = self.grid if self.grid == self.key_grid else None
+            flat = _Mixture.apply(
+                sigma, self.height(values), self.d2_bits.view(torch.float32), self.pair, self.eps, grid
+            )
+        shape = -1, self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
+        return [part.view(shape) for part in flat.split([mask.rows for mask in masks])]
+
+    def weight(self) -> torch.Tensor:
+        computed = together.found(self)
+        return self.weights_of([self])[0] if computed is None else computed
+
+
+class GaussianMixtureMask(GaussianMask):
+    """M_ij = sum_k alpha_k exp(-d2_ij / (2 (sigma_k^2 + 1e-5))), multiplied into the scores (GMM, arXiv 2309.05375).
+
+    The paper's code takes powers of float32's sqrt(exp(-d2)), which is 0 from d2 = 104 on; so does `underflow`.
+    """
+
+    takes_scale = True
+    scalars = ("sigma", "alpha")
+    eps = 1e-5  # the paper's code has sigma^2 + 1e-5, so that a sigma of 0 is allowed
+
+    def __init__(
+        self,
+        grid: Grid,
+        heads: int,
+        kernels: int = 5,
+        *,
+        prefix: int | tuple[int, int] = 0,
+        key_grid: Grid | None = None,
+        share_heads: bool = False,
+        sigma_init: tuple[float, float] = (10.0, 10.0),
+        alpha_init: tuple[float, float] = (0.0, 2.0),
+        where: str = "scores",
+        underflow: bool = False,
+    ):
+        super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
+        if type(kernels) is not int or not 1 <= kernels <= MOST_KERNELS:
+            raise ValueError(
+                f"kernels: expected a whole number of at most {MOST_KERNELS} and at least 1, got {kernels!r}"
+            )
+        if where not in ("scores", "probabilities"):
+            raise ValueError(unknown("place of the mask (where)", where, ("scores", "probabilities")))
+        self.where, self.kernels, self.underflow = where, kernels, underflow
+        if underflow:
+            self.d2_bits = underflown(self.d2_bits.view(torch.float32)).view(torch.int32)
+        self.sigma = nn.Parameter(_normal("sigma_init", sigma_init, (kernels, self.rows)))
+        self.alpha = nn.Parameter(_normal("alpha_init", alpha_init, (kernels, self.rows)))
+
+    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.sigma, self.alpha
+
+    @property
+    def kind(self) -> tuple:
+        return *super().kind, self.underflow
+
+    def extra_repr(self) -> str:
+        where = f", where={self.where}" if self.where != "scores" else ""
+        return f"{super().extra_repr()}, kernels={self.kernels}{where}{', underflow' if self.underflow else ''}"
+
+
+class ElementMask(SpatialMask):
+    """M_ij free for every pair, multiplied into the scores (ELM, arXiv 2309.05375)."""
+
+    takes_scale = True
+
+    def __init__(
+        self,
+        grid: Grid,
+        heads: int,
+        *,
+        prefix: int | tuple[int, int] = 0,
+        key_grid: Grid | None = None,
+        share_heads: bool = True,
+        init: float = 0.0,
+    ):
+        super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
+        n_q, n_k = self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
+        self.element = nn.Parameter(torch.full((self.rows, n_q, n_k), _number("init", init)))
+
+    def weight(self) -> torch.Tensor:
+        return self.element
+
+
+class GaussianBias(GaussianMask):
+    """B_ij = A^2 exp(-d2_ij / (2 sigma^2)), added to the scores (GAB, arXiv 2305.04722)."""
+
+    additive = True
+    scalars = ("amplitude", "sigma")
+
+    def __init__(
+        self,
+        grid: Grid,
+        heads: int,
+        *,
+        prefix: int | tuple[int, int] = 0,
+        key_grid: Grid | None = None,
+        share_heads: bool = True,
+        amplitude: float = 2.0,
+        sigma: float = 5.0,
+    ):
+        super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
+        if not sigma:
+            raise ValueError(f"sigma: expected a width other than 0, got {sigma!r}")
+        self.amplitude = nn.Parameter(torch.full((self.rows,), _number("amplitude", amplitude)))
+        self.sigma = nn.Parameter(torch.full((self.rows,), _number("sigma", sigma)))
+
+    @property
+    def takes_product(self) -> bool:
+        """Whether it may be handed query and key: a bias that all heads share costs less inside their product."""
+        return self.share_heads
+
+    def forward(self, scores: torch.Tensor, key: torch.Tensor | None = None) -> torch.Tensor:
+        """The scores with the bias added; or, of a query (..., Nq, d) and a key (..., d, Nk), their product with it."""
+        if key is None:
+            return super().forward(scores)
+        query, shape = scores, (*scores.shape[:-1], key.shape[-1])
+        self.check(shape)
+        keys = key.expand(*shape[:-2], *key.shape[-2:]).reshape(-1, *key.shape[-2:])  # fewer heads than the query's
+        queries = query.reshape(-1, *query.shape[-2:])
+        bias = _Expand.apply(self.full_weight().to(query.dtype), (len(queries), *shape[-2:]))
+        return torch.baddbmm(bias, queries, keys).view(shape)
+
+    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.sigma[None], self.amplitude[None]
+
+    @staticmethod
+    def height(values: torch.Tensor) -> torch.Tensor:
+        return values.square()
+
+    def weight(self) -> torch.Tensor:
+        if together.on_gpu(self.pair):
+            return super().weight()
+        # one Gaussian: autograd's own steps are few, and cost less there than a function in Python
+        sigma, height = self.sigma.float(), self.amplitude.float().square()
+        gauss = torch.exp((-0.5 / sigma.square())[:, None] * self.d2_bits.view(torch.float32))  # (rows, U)
+        flat = (height[:, None] * gauss).gather(1, self.pair.expand(self.rows, -1))
+        return flat.view(self.rows, self.grid[0] * self.grid[1], -1)
+
+
+KINDS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
+
+
+def underflown(d2: torch.Tensor) -> torch.Tensor:
+    """The squared distances for which the exact Gaussians are those of float32's sqrt(exp(-d2)) (erratum G7), (U,)."""
+    base = torch.exp(-d2).sqrt()  # denormal and so inexact before the root from d2 = 87.3 on
+    never = 1e30  # exp(-never / ...) is 0 for any sigma, and so is its gradient; with inf that would be NaN
+    return torch.where(base > 0, -2 * base.double().log(), never).float()
+
+
+def no_decay(model: nn.Module) -> set[str]:
+    """Names of the masks' learned scalars (sigma, alpha, amplitude), which should not be decayed towards 0."""
+    return {
+        f"{name}.{scalar}".lstrip(".")
+        for name, module in model.named_modules()
+        if isinstance(module, SpatialMask)
+        for scalar in module.scalars
+    }
+
+
+def _pair(name: str, value: object, least: int) -> tuple[int, int]:
+    ok = isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(n, int) and n >= least for n in value)
+    if not ok:
+        raise ValueError(f"{name}: expected two whole numbers of at least {least} (rows, columns), got {value!r}")
+    return tuple(value)
+
+
+def _normal(name: str, mean_sd: tuple[float, float], shape: tuple[int, ...]) -> torch.Tensor:
+    if not isinstance(mean_sd, (tuple, list)) or len(mean_sd) != 2:
+        raise ValueError(f"{name}: expected (mean, standard deviation), got {mean_sd!r}")
+    mean, sd = (_number(name, value) for value in mean_sd)
+    if sd < 0:
+        raise ValueError(f"{name}: expected a standard deviation of at least 0, got {mean_sd!r}")
+    return mean + sd * torch.randn(shape)
+
+
+def _number(name: str, value: object) -> float:
+    """A number whose square float32 can hold, too."""
+    most = torch.finfo(torch.float32).max ** 0.5
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < most:
+        raise ValueError(f"{name}: expected a finite number below {most:.1e}, got {value!r}")
+    return float(value)

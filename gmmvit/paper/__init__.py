@@ -1,0 +1,1 @@
+"""Records in, tables, figures and a page out; trains nothing."""

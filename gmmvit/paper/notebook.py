@@ -1,0 +1,204 @@
+"""What the notebooks share: parameters that are checked, the records of a profile, and the place of what they make.
+
+Papermill only warns of a parameter that a notebook does not have, and DVC hands over booleans as text ("false").
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from IPython.display import HTML, Markdown, display
+
+from ..core.errors import unknown
+from ..core.grids import Grid
+from ..train import learned
+from ..train.rows import Row
+from . import figures, plots, project
+from . import runs as results
+from .tables import SMOKE, Table
+
+INJECTED = "# Parameters"  # how papermill begins the cell that it puts behind the notebook's own parameters
+SCRATCH = "runs"  # git-ignored; where a notebook that a person runs leaves what it makes
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+class Records(NamedTuple):
+    """What there is of a profile."""
+
+    rows: dict[str, Row]
+    runs: list[dict]  # metrics of the rows that were run
+    failed: list[str]  # rows whose notebook broke off
+    note: str  # to be printed with every number
+
+
+def checked(names: dict, **types: type) -> Path:
+    """Turns the parameters among a notebook's globals into their types; the folder for what the notebook makes.
+
+    The folder is `out`; where that is empty, reports/<profile> if papermill gave parameters, and else runs/, which git
+    ignores. A notebook of a row has one of its own there.
+    """
+    given = _given(names.get("In", ()))
+    for name in given:
+        if name not in types:
+            raise ValueError(unknown("parameter", name, types))
+    for name, kind in types.items():
+        if name not in names:
+            raise ValueError(f"{name}: expected this parameter in the cell of parameters, got none of that name")
+        names[name] = _converted(name, names[name], kind)
+    if names.get("out"):
+        return project.root() / names["out"]
+    scratch = project.root() / SCRATCH
+    if "row" in types:
+        return (project.runs_folder(names["profile"]) if given else scratch) / names["row"]
+    return project.reports(names["profile"]) if given else scratch
+
+
+def _given(cells: list[str]) -> list[str]:
+    """The parameters that papermill put in."""
+    trees = [ast.parse(cell) for cell in cells if cell.startswith(INJECTED)]
+    return [target.id for tree in trees for line in tree.body for target in line.targets]
+
+
+def _converted(name: str, value: object, kind: type) -> object:
+    if type(value) is kind:
+        return value
+    if kind is bool and str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    if kind in (int, float, str) and type(value) in (int, float, str):
+        try:
+            if kind(value) == value or type(value) is str or kind is str:
+                return kind(value)
+        except ValueError:
+            pass
+    raise ValueError(f"{name}: expected {WORDS[kind]}, got {value!r}")
+
+
+# ---- what there is ---------------------------------------------------------------------------------------------------
+
+
+def records(profile: str, dense: bool = False) -> Records:
+    """The rows of a profile and what is known of them: those of classification, or of detection and segmentation."""
+    rows, folder = project.rows(profile).rows, project.runs_folder(profile)
+    rows = {name: row for name, row in rows.items() if (row.kind != "classification") == dense}
+    runs = [run for run in results.runs(project.reports(profile)) if run["row"]["name"] in rows]
+    unsound = results.unsound(project.reports(profile))
+    failed = [
+        name for name in results.missing(rows, runs) if name in unsound or _broke_off(folder / name / "run.ipynb")
+    ]
+    return Records(rows, runs, failed, note_of(profile))
+
+
+def note_of(profile: str) -> str:
+    """What is to be printed with every number of a profile."""
+    return SMOKE if profile == "smoke" else ""
+
+
+def _broke_off(notebook: Path) -> bool:
+    """Whether papermill saw an exception in a notebook."""
+    if not notebook.is_file():
+        return False
+    return bool(json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("papermill", {}).get("exception"))
+
+
+def find_run(known: Records, **fields: str) -> dict | None:
+    """The run of a row with these fields (model="vit", mask="elm") that has the fewest settings of its own."""
+    runs = {run["row"]["name"]: run for run in known.runs}
+    alike = [row for row in known.rows.values() if all(getattr(row, key) == fields[key] for key in fields)]
+    found = [row for row in alike if row.name in runs]
+    return runs[min(found, key=lambda row: len(row.set)).name] if found else None
+
+
+def learned_masks(run: Mapping | None) -> dict[str, learned.LearnedMask]:
+    """The masks of a run, by layer; none where there is no run."""
+    masks = learned.read(run["folder"] / "learned.npz") if run else []
+    return {f"layer {number}": mask for number, mask in enumerate(masks, 1)}
+
+
+def by_grid(masks: Mapping[str, learned.LearnedMask]) -> dict[Grid, dict[str, np.ndarray]]:
+    """The weights of the masks on each token grid, by layer."""
+    grids: dict[Grid, dict[str, np.ndarray]] = {}
+    for name, mask in masks.items():
+        grids.setdefault(mask.grid, {})[name] = mask.weight()
+    return grids
+
+
+def learned_arrays(run: Mapping | None) -> dict[str, np.ndarray]:
+    """What a run kept beside its masks; nothing where there is no run."""
+    return learned.read_arrays(run["folder"] / "learned.npz") if run else {}
+
+
+def bench(name: str) -> dict:
+    """The record of a benchmark, reports/bench/<name>.json; empty where there is none."""
+    path = project.root() / "reports" / "bench" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+# ---- what is made ----------------------------------------------------------------------------------------------------
+
+
+def show(made: figures.Figure | Table | None, folder: Path, name: str, note: str = "", found: str = "") -> None:
+    """Shows a figure or a table with a note and saves it below `folder`; what is empty has not been run.
+
+    `found` is what its numbers say, or why nothing is drawn: a sentence that the report shows as well.
+    """
+    if found:
+        (folder / "tables").mkdir(parents=True, exist_ok=True)
+        (folder / "tables" / f"{name}.txt").write_text(f"{found}\n", encoding="utf-8")
+        display(Markdown(found))
+    if not (made or found):
+        display(Markdown(f"*{name}: not run*"))
+    elif isinstance(made, Table):
+        table = replace(made, note=note or made.note)
+        table.save(folder / "tables", name)
+        show_table(table)
+    elif made:
+        figure = _headed(made, note) if note else made
+        figures.save(figure, folder / "figures", name)
+        display(figure)
+
+
+@figures.styled
+def _headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.Figure:
+    """The figure with a line above all of it: also above legends outside the axes, on which a title would lie."""
+    figures.settle(figure)
+    figure.set_layout_engine("none")  # everything has its place now, and keeps it in inches
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + inches)
+    share = height / (height + inches)
+    for axes in figure.axes:
+        left, bottom, across, up = axes.get_position(original=True).bounds
+        axes.set_position((left, bottom * share, across, up * share))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0, 0, 1, share), figure.transFigure)
+    for words in figure.texts:  # names of the axes of all panels
+        words.set_y(words.get_position()[1] * share)
+    figure.text(0.5, 1 - 0.3 * (1 - share), note, ha="center", va="top", fontsize=7, color="#777777")
+    return figure
+
+
+def show_table(table: Table) -> None:
+    """Shows a table, as Markdown where HTML is not understood."""
+    display({"text/html": table.html(), "text/plain": table.md()}, raw=True)
+
+
+def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, dict]:
+    """Metrics and timing of a row, trained under a learning curve that is drawn anew after each epoch."""
+    from ..train import train
+
+    curve = display(HTML(""), display_id=True)
+
+    def draw(history: list[dict]) -> None:
+        curve.update(plots.learning_curve({name: [line[name] for line in history] for name in history[0]}))
+
+    metrics = train(
+        row, os.path.relpath(folder), threads=threads, on_epoch=draw
+    )  # no path of this machine in what it says
+    curve.update(plots.learning_curve(results.history(folder)))
+    return metrics, json.loads((folder / "timing.json").read_text(encoding="utf-8"))

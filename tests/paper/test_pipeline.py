@@ -1,0 +1,287 @@
+"""dvc.yaml: what its stages depend on; and on a copy of the project, what runs again after a change and what not."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+import yaml
+
+ROOT = Path(__file__).parents[2]
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+ENGINE = ["gmmvit/core", "gmmvit/data", "gmmvit/models", "gmmvit/train"]
+
+
+def rooms_of(stage):
+    return [dep for dep in stage["deps"] if dep.startswith("gmmvit")]
+
+
+def test_runs_depend_on_the_rooms_of_the_engine_and_on_nothing_else():
+    stage = STAGES["run"]["do"]
+    assert rooms_of(stage) == ENGINE and stage["params"] == ["rows.${key}"]
+    assert stage["deps"][:2] == ["build/data/${item.dataset}.json", "build/notebooks/run.ipynb"]
+    dense = STAGES["run_dense"]["do"]
+    assert rooms_of(dense) == sorted([*ENGINE, "gmmvit/dense"]) and dense["params"] == ["dense_rows.${key}"]
+    assert dense["cmd"] == stage["cmd"] and dense["outs"] == stage["outs"]
+
+
+def test_the_pipeline_knows_every_notebook():
+    known = {*STAGES["notebook"]["matrix"]["name"], "run"}
+    assert known == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
+# ---- on a copy -------------------------------------------------------------------------------------------------------
+
+ROWS = {  # the second lasts long enough to be killed in its middle
+    "tiny-a": {"mask": "none", "set": {"epochs": 1, "batch": 100}},
+    "tiny-b": {"mask": "gmm", "set": {"epochs": 6, "batch": 100}},
+    "tiny-c": {"mask": "elm", "set": {"epochs": 1, "batch": 100}},
+}
+RUNS = [f"run@{name}" for name in ROWS]
+RECORDS = ("metrics.json", "history.csv", "learned.npz")
+
+
+def write_params(place, profile="tiny", rows=ROWS):
+    full = {name: {"dataset": "cifar10-mini", "model": "test_vit", "seed": 0, **row} for name, row in rows.items()}
+    content = {"profile": profile, "datasets": ["cifar10-mini"], "rows": full, "dense_datasets": [], "dense_rows": {}}
+    (place / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def copy_of_the_project(place):
+    """The working tree's files in a git repository of their own, with three tiny rows and nothing run yet."""
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    files = subprocess.run([*git, "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if files.returncode:
+        pytest.skip("the project is not in a git repository")
+    for name in filter(lambda name: (ROOT / name).is_file(), files.stdout.splitlines()):
+        if name != "dvc.lock" and not name.startswith("reports/smoke"):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    write_params(place)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "copy"]):
+        subprocess.run([*git, *words], cwd=place, check=True)
+    return place
+
+
+def environment(place):
+    outer = {name for name in os.environ if name.startswith(("MAKE", "MFLAGS", "GMMVIT", "DVC"))}
+    env = {name: value for name, value in os.environ.items() if name not in outer}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    return env | {"PATH": path, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+
+
+def start(place, *words):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(words, cwd=place, env=environment(place), start_new_session=True, **pipes)
+
+
+def repro(place, *words):
+    """The stages that `dvc repro` ran."""
+    process = start(place, "dvc", "repro", *words)
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said
+    return ran(said)
+
+
+def ran(said):
+    return {line.split("'")[1] for line in said.splitlines() if line.startswith("Running stage ")}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A copy whose three rows, and the main table of them, were run without disturbance."""
+    place = copy_of_the_project(tmp_path_factory.mktemp("done"))
+    assert repro(place, "notebook@tiny-main_results") == {
+        "check",
+        "clean",
+        "data@cifar10-mini",
+        "notebook@tiny-main_results",
+        *RUNS,
+    }
+    return place
+
+
+@pytest.fixture
+def at_rest(done):
+    """The same, put back after the test."""
+    kept = {path: path.read_bytes() for path in (done / "params.yaml", *(done / "notebooks").glob("*.ipynb"))}
+    yield done
+    for path, content in kept.items():
+        path.write_bytes(content)
+    repro(done, "notebook@tiny-main_results")
+
+
+@pytest.mark.slow
+def test_nothing_changed_nothing_runs_and_the_tree_shows_only_small_records(at_rest):
+    since = time.monotonic()
+    assert repro(at_rest, "notebook@tiny-main_results") == set()
+    assert time.monotonic() - since < 10
+    new = subprocess.run(["git", "status", "--short", "-uall"], cwd=at_rest, capture_output=True, text=True).stdout
+    runs = {line.split("/")[-1] for line in new.splitlines() if "/runs/" in line}
+    assert runs == {"metrics.json", "scores.json", "history.csv", "learned.npz", "timing.json"}
+
+
+@pytest.mark.slow
+def test_the_kernel_is_the_environments_own(at_rest):
+    """Where papermill is found, there the notebook's Python is."""
+    asked = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import sys; print(sys.prefix)")])
+    asked.metadata = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+    nbformat.write(asked, at_rest / "runs.ipynb")
+    words = ["papermill", "runs.ipynb", "runs.ipynb", "-k", "python3", "--no-progress-bar"]
+    process = start(at_rest, *words)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    (cell,) = nbformat.read(at_rest / "runs.ipynb", as_version=4).cells
+    assert cell.outputs[0].text.strip() == sys.prefix
+
+
+@pytest.mark.slow
+def test_the_colour_of_a_plot_trains_nothing_anew(at_rest):
+    plots = at_rest / "gmmvit" / "paper" / "plots.py"
+    text = plots.read_text()
+    plots.write_text(text + "\nBLUE = 'navy'\n")
+    stale = repro(at_rest, "--dry", "notebook@tiny-main_results")
+    plots.write_text(text)
+    assert stale == {"notebook@tiny-main_results"}
+
+
+@pytest.mark.slow
+def test_altered_images_stop_the_rows_that_need_them(at_rest):
+    images = at_rest / "data" / "cifar10-mini" / "train.webp"
+    content = images.read_bytes()
+    images.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    process = start(at_rest, "dvc", "repro", "run@tiny-a")
+    said, _ = process.communicate(timeout=300)
+    images.write_bytes(content)
+    assert process.returncode != 0 and ran(said) == {"data@cifar10-mini"}
+    assert "cifar10-mini" in said and "run@tiny-a" not in ran(said)
+
+
+@pytest.mark.slow
+def test_saving_notebooks_in_jupyter_only_cleans_them_again(at_rest):
+    for path in (at_rest / "notebooks").glob("*.ipynb"):
+        notebook = nbformat.read(path, as_version=4)
+        notebook.metadata["kernelspec"] = {"name": "mine", "display_name": "My own", "language": "python"}
+        for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+            cell.execution_count = 99
+            cell.outputs = [nbformat.v4.new_output("stream", text="saved\n")]
+            cell.metadata["collapsed"] = False
+        nbformat.write(notebook, path)
+    assert repro(at_rest, "notebook@tiny-main_results") == {"clean"}
+
+
+@pytest.mark.slow
+def test_a_changed_row_runs_alone_with_what_is_made_of_it(at_rest):
+    write_params(at_rest, rows=ROWS | {"tiny-c": ROWS["tiny-c"] | {"seed": 1}})
+    assert repro(at_rest, "notebook@tiny-main_results") == {"check", "run@tiny-c", "notebook@tiny-main_results"}
+
+
+@pytest.mark.slow
+def test_another_profile_and_back_runs_no_row_again(at_rest):
+    write_params(at_rest, "other", {"other-a": ROWS["tiny-a"]})
+    assert repro(at_rest, "run@other-a") == {"check", "run@other-a"}
+    write_params(at_rest)
+    assert repro(at_rest, "notebook@tiny-main_results") <= {"check"}
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_and_repeated_it_ends_with_the_same_records(done, tmp_path):
+    place = copy_of_the_project(tmp_path)
+    saved = place / "reports" / "tiny" / "runs" / ".checkpoints" / "tiny-b" / "last.pt"
+    process = start(place, "dvc", "repro", *RUNS)
+    deadline = time.monotonic() + 300
+    while not saved.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    ended = {f"run@{path.parent.name}" for path in saved.parents[2].glob("*/metrics.json")}  # dvc's order is its own
+    assert saved.exists() and "run@tiny-b" not in ended
+    assert repro(place, *RUNS) == {*RUNS} - ended
+    executed = (saved.parents[2] / "tiny-b" / "run.ipynb").read_text()
+    assert "resumed at epoch" in executed
+    for name in ROWS:
+        for record in RECORDS:
+            ours, theirs = (each / "reports" / "tiny" / "runs" / name / record for each in (place, done))
+            assert ours.read_bytes() == theirs.read_bytes(), f"{name}: {record}"
+
+
+GMMVIT = ("python", "-m", "gmmvit.paper.repro")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words, number, code",
+    [(GMMVIT, signal.SIGTERM, 143), (GMMVIT, signal.SIGINT, 143), (("dvc", "repro"), signal.SIGTERM, -15)],
+)
+def test_stopped_by_a_queue_or_a_person_a_row_saves_its_state_and_the_lock_is_whole(
+    done, tmp_path, words, number, code
+):
+    place = copy_of_the_project(tmp_path)
+    saved = place / "reports" / "tiny" / "runs" / ".checkpoints" / "tiny-b" / "last.pt"
+    process = start(place, *words, "run@tiny-b")
+    deadline = time.monotonic() + 300
+    while not saved.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    at, written = place_of(saved), (place / "dvc.lock").read_text()
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=120)  # until nobody holds the pipe any more: the kernel has ended too
+    assert process.returncode == code and "Traceback" not in said and "tiny-b: stopped" in said, said
+    assert place_of(saved) > at and at[0] < 6
+    assert (place / "dvc.lock").read_text() == written and "run@tiny-b" not in written
+    assert repro(place, "run@tiny-b") == {"run@tiny-b"}
+    assert "resumed at epoch" in (saved.parents[2] / "tiny-b" / "run.ipynb").read_text()
+    for record in RECORDS:
+        ours, theirs = (each / "reports" / "tiny" / "runs" / "tiny-b" / record for each in (place, done))
+        assert ours.read_bytes() == theirs.read_bytes(), record
+
+
+def place_of(checkpoint):
+    """Epoch and step of a checkpoint."""
+    content = torch.load(checkpoint, weights_only=True)["place"]
+    return content["epoch"], content["step"]
+
+
+@pytest.mark.slow
+def test_rows_side_by_side_have_the_bytes_and_the_records_of_rows_one_by_one(done, tmp_path):
+    """`make rows JOBS=2` after `dvc repro` has nothing to do, and alone it ends with the same files."""
+    place = copy_of_the_project(tmp_path)
+    write_params(place, rows={name: ROWS[name] for name in ("tiny-a", "tiny-c")})
+    env = environment(place) | {"OMP_NUM_THREADS": "2"}
+    words = ["python", "-m", "gmmvit.paper.rows_queue", "2"]
+    first = subprocess.run(words, cwd=place, env=env, capture_output=True, text=True, timeout=900)
+    assert first.returncode == 0 and "2 of 2 rows have ended" in first.stdout, first.stdout + first.stderr
+    for name in ("tiny-a", "tiny-c"):
+        for record in RECORDS:
+            ours, theirs = (each / "reports" / "tiny" / "runs" / name / record for each in (place, done))
+            assert ours.read_bytes() == theirs.read_bytes(), f"{name}: {record}"
+    assert json.loads((place / "reports/tiny/runs/tiny-a/metrics.json").read_text())["threads"] == 1
+    assert repro(place, "run@tiny-a", "run@tiny-c") == set()  # dvc reads the lock that two of them wrote
+
+
+@pytest.mark.slow
+def test_a_failing_row_stops_only_itself_and_the_tables_are_made_without_it(tmp_path):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    place = copy_of_the_project(tmp_path)
+    diverging = {"mask": "none", "set": {"epochs": 1, "batch": 100, "lr": 1e30, "warmup_epochs": 0}}
+    write_params(place, rows={"tiny-bad": diverging, "tiny-a": ROWS["tiny-a"]})
+    stamp = tmp_path / "installed"
+    stamp.touch()
+    process = start(place, "make", f"VENV={sys.prefix}", f"STAMP={stamp}", "repro", "KEEP_GOING=1")
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode != 0 and "Error 255" in said  # dvc's own
+    reports = place / "reports" / "tiny"
+    assert json.loads((reports / "runs" / "tiny-a" / "metrics.json").read_text())["epochs"] == 1
+    assert not (reports / "runs" / "tiny-bad" / "metrics.json").exists()
+    assert not (reports / "index.html").exists()
+    page = (reports / "partial" / "index.html").read_text()
+    assert "failed" in page and 'href="rows/tiny-bad.html"' in page
+    assert (reports / "partial" / "rows" / "tiny-bad.html").is_file()
+    assert list((reports / "partial" / "tables").glob("main_results-*"))

@@ -1,0 +1,166 @@
+"""The profiles: whole params files, whose rows can be run and are named after their contents."""
+
+import dataclasses
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gmmvit.paper import dense_tables
+from gmmvit.paper.plan import plan
+from gmmvit.paper.profiles import read
+from gmmvit.train.checks import problems
+from gmmvit.train.rows import row_name
+
+ROOT = Path(__file__).parents[2]
+PROFILES = {path.stem: read(path) for path in sorted((ROOT / "profiles").glob("*.yaml"))}
+SEEDS = {0, 1, 2}
+MAIN = {(model, mask) for model in ("vit", "swin", "cait", "pit", "t2t") for mask in ("none", "gmm")}
+SIGMAS = {(1, 1), (3, 3), (10, 0), (30, 10)}  # and (10, 10), which is the mask's own
+ALPHAS = {(0, 0.5), (0.2, 0), (1, 0.2)}  # and (0, 2)
+
+each_profile = pytest.mark.parametrize("profile", PROFILES)
+
+
+def arm(row):
+    """A row without its seed and name."""
+    return dataclasses.replace(row, seed=0, name="arm")
+
+
+def arms(profile, **wanted):
+    """The rows whose settings are exactly these, apart from those that all rows on their data set share."""
+    rows = PROFILES[profile].rows
+    return [row for row in rows.values() if own_settings(row, rows) == wanted]
+
+
+def own_settings(row, rows):
+    """The settings of a row that not all rows on its data set have."""
+    alike = [other.set for other in rows.values() if other.dataset == row.dataset]
+    return {
+        key: value for key, value in row.set.items() if any(key not in each or each[key] != value for each in alike)
+    }
+
+
+@each_profile
+def test_a_row_is_named_after_the_profile_and_its_contents(profile):
+    params = PROFILES[profile]
+    assert params.profile == profile
+    recipes = {}
+    for row in params.rows.values():
+        recipes.setdefault(row.dataset, set()).add(row.recipe)
+    for name, row in params.rows.items():
+        recipe = row.recipe if len(recipes[row.dataset]) > 1 else "short"  # where all share one it is left out
+        contents = row_name(row.dataset, row.model, row.mask, row.seed, own_settings(row, params.rows), recipe)
+        assert name == re.sub(r"(?<=\d)\.(?=\d)", "p", f"{profile}-{contents}").replace(".", "_")
+
+
+@each_profile
+def test_no_two_rows_are_the_same_and_their_data_sets_are_listed(profile):
+    params = PROFILES[profile]
+    contents = [repr(dataclasses.replace(row, name="row")) for row in params.rows.values()]
+    assert len(set(contents)) == len(contents)
+    for key, kinds in (("datasets", {"classification"}), ("dense_datasets", {"detection", "segmentation"})):
+        used = {row.dataset for row in params.rows.values() if row.kind in kinds}
+        assert sorted(used) == sorted(params.rest[key])
+
+
+@each_profile
+def test_every_row_can_be_run(profile):
+    different = {repr(arm(row)): arm(row) for row in PROFILES[profile].rows.values()}
+    assert {name: wrong for name, row in different.items() if (wrong := problems(row))} == {}
+
+
+def committed(path):
+    shown = subprocess.run(["git", "show", f"HEAD:{path}"], cwd=ROOT, capture_output=True)
+    return shown.stdout if shown.returncode == 0 else pytest.skip(f"{path} has not been committed")
+
+
+def test_smoke_is_the_profile_that_is_committed_as_params():
+    assert committed("params.yaml") == committed("profiles/smoke.yaml")
+
+
+@pytest.mark.parametrize("profile, datasets", [("cpu", 1), ("paper", 4)])
+def test_the_main_grid_is_whole_with_three_seeds(profile, datasets):
+    found = {}
+    for row in arms(profile):
+        found.setdefault((row.dataset, row.model, row.mask), set()).add(row.seed)
+    grid = {key: seeds for key, seeds in found.items() if key[1:] in MAIN}
+    assert len(grid) == datasets * len(MAIN) and set(map(frozenset, grid.values())) == {frozenset(SEEDS)}
+    assert {mask for _, model, mask in found if model == "vit"} == {"none", "gmm", "elm", "gab"}
+    assert {mask for _, model, mask in found if model == "vit_heat"} == {"none", "elm", "gmm"}
+
+
+@pytest.mark.parametrize("profile, kernels", [("cpu", {1, 3, 10}), ("paper", {1, 2, 3, 4, 8, 10})])
+def test_the_ablation_is_whole(profile, kernels):
+    gmm = [row for row in PROFILES[profile].rows.values() if (row.model, row.mask) == ("vit", "gmm")]
+    alone = [next(iter(row.set.items())) for row in gmm if len(row.set) == 1]
+    for key, values in (("kernels", kernels), ("sigma_init", SIGMAS), ("alpha_init", ALPHAS)):
+        assert {tuple(v) if isinstance(v, list) else v for k, v in alone if k == key} == values
+    assert ("where", "probabilities") in alone and ("share_heads", True) in alone and ("readout", "token") in alone
+    usual = profile == "paper"  # what the recipe does with sigma and alpha
+    assert ("decay_masks", not usual) in alone
+
+
+@pytest.mark.parametrize("profile, datasets", [("smoke", 1), ("cpu", 1), ("paper", 2)])
+def test_gaussian_bias_is_compared_head_shared_and_head_wise(profile, datasets):
+    found = {}
+    for row in PROFILES[profile].rows.values():
+        if row.model == "vit_relpos":
+            found.setdefault((row.dataset, row.mask, row.mask_options.get("share_heads", True)), set()).add(row.seed)
+    assert {key[1:] for key in found} == {("none", True), ("gab", True), ("gab", False)}
+    assert len(found) == 3 * datasets and set(map(frozenset, found.values())) == {
+        frozenset({0} if profile == "smoke" else SEEDS)
+    }
+
+
+def test_the_paper_profile_fine_tunes_in_the_papers_arms_and_the_one_it_leaves_out():
+    found = {}
+    for row in PROFILES["paper"].rows.values():
+        if row.recipe == "gab-finetune":
+            assert row.start_options["pretrained"] is True
+            size = row.model.split("_")[2]
+            kind = row.mask, row.mask_options.get("share_heads", True), row.start_options.get("reset_positions", False)
+            found.setdefault((row.dataset, size), {}).setdefault(kind, set()).add(row.seed)
+    both = {("none", True, True), ("gab", True, True)}
+    small = both | {("none", True, False), ("gab", False, True)}
+    assert {dataset for dataset, _ in found} == {"pets", "caltech101", "cars", "dogs"} and len(found) == 12
+    for (_, size), kinds in found.items():
+        assert set(kinds) == (small if size == "small" else both) and all(seeds == SEEDS for seeds in kinds.values())
+
+
+@pytest.mark.parametrize("profile, groups", [("cpu", {("cifar10", "vit", "none")}), ("paper", None)])
+def test_mixing_is_compared_under_one_recipe(profile, groups):
+    groups = groups or {
+        (d, model, mask) for d in ("cifar10", "cifar100") for model in ("vit", "cait") for mask in ("none", "gmm")
+    }
+    for dataset, model, mask in groups:
+        found = {}
+        for row in PROFILES[profile].rows.values():
+            read = row.model_options.get("readout") == "token" or model == "cait"
+            if (row.dataset, row.model, row.mask) == (dataset, model, mask) and read:
+                mixing = row.recipe_settings
+                if mixing.mix_prob == 1.0 or not mixing.mixes:
+                    kind = mixing.mixup, mixing.cutmix, mixing.transmix
+                    others = dataclasses.replace(mixing, mixup=0, cutmix=0, mix_prob=1, switch_prob=0, transmix=False)
+                    found.setdefault(kind, set()).add((row.seed, repr(others), str(row.mask_options)))
+        plain = {each for each in found[0, 0, False] if each[2] == "{}"}  # others vary their mask
+        assert len({settings for _, settings, _ in plain}) == 1
+        assert set(found) == {(0, 0, False), (0.8, 0, False), (0, 1, False), (0.8, 1, False), (0.8, 1, True)}
+        for kind, arms in found.items():
+            assert plain == (arms if kind != (0, 0, False) else plain), kind
+
+
+def test_the_paper_profile_has_table_4_as_published_and_smoke_both_heads_in_both_arms():
+    dense = {name: [row for row in PROFILES[name].rows.values() if row.kind != "classification"] for name in PROFILES}
+    arms = {"none", "gab"}
+    assert not dense["cpu"]
+    for name, datasets in (("paper", ("coco", "ade20k")), ("smoke", ("coco-shapes", "ade20k-shapes"))):
+        assert {(row.dataset, row.mask) for row in dense[name]} == {(d, mask) for d in datasets for mask in arms}
+    groups = dense_tables.dense_groups({row.name: row for row in dense["paper"]}, [])
+    assert all(group.keys["as_published"] for group in groups) and len(groups) == 4
+    assert all(line["with"].planned == line["without"].planned == 1 for line in dense_tables.table_4(groups).lines)
+
+
+def test_the_cpu_profile_fits_into_thirty_hours():
+    assert plan(PROFILES["cpu"].rows).total.hours <= 30
