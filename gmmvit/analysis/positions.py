@@ -6,7 +6,6 @@ window of it whose origin is (n-1-r, n-1-c) (GAB, arXiv 2305.04722).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -16,30 +15,10 @@ from timm.models.beit import RelativePositionBias
 
 from ..core.grids import Grid, grid_of
 from ..core.products import at_rest
-from .attention import relative_kernel
-
-NAMED = re.compile(  # a part of a parameter's name, whole
-    r"pos_embed.*|pos_embd|(patch|pixel)_pos|position_embedding_table|rope"  # absolute
-    r"|(shared_)?rel_pos(_h|_w|_bias)?|relative_position_bias_table|(height|width)_rel"  # relative
-    r"|pos_proj|(cpb|meta)_mlp|attention_biases"
-)
-
+from ..train.start import position_parameters
+from .masks import relative_kernel
 
 # ---- the parameters -------------------------------------------------------------------------------------------------
-
-
-def position_parameters(model: nn.Module) -> list[str]:
-    """The names of the parameters that tell the model where patches are, absolutely or to each other.
-
-    Convolutions that also serve as positions (Twins, CSATv2) are left out, and so are masks that gmmvit attached.
-    """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    return [
-        name
-        for name, _ in model.named_parameters()
-        if any(NAMED.fullmatch(part) for part in name.split("."))
-        and max(getattr(model.get_submodule(name.rpartition(".")[0]), "kernel_size", (1,))) == 1
-    ]
 
 
 @torch.no_grad()

@@ -9,14 +9,16 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from ..core.grids import grid_of
+from ..core.maps import attention_maps
 from ..core.masks import GaussianMixtureMask
 from ..core.products import at_rest
 from ..train.classify import Classification, numpy_seed
+from ..train.mixing import mixed_sample
 from ..train.rows import unmasked_model
-from .attention import attention_heat
+from ..train.start import position_parameters
 from .fields import VoidField, effective_receptive_field
-from .mixing import mixed_sample
-from .positions import position_biases, position_parameters, reset_positions
+from .positions import position_biases, reset_positions
 
 IMAGES = (15, 18, 129, 245, 415)  # the GMM paper's, of Tiny-ImageNet's validation images sorted by class
 FIELD_IMAGES, FIELD_BATCH = 128, 32  # test images a receptive field is averaged over
@@ -26,6 +28,31 @@ PAIRS, SIDE = 4, 64  # of test images that TransMix mixes; larger ones are kept 
 def samples(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:
     """The arrays for learned.npz: those of the model's family, its receptive field, its position biases, its mixing."""
     return _looks(task, model) | _fields(task, model) | _mixed(task, model)
+
+
+def attention_heat(model: nn.Module, images: torch.Tensor, layer: int | str = -1) -> np.ndarray:
+    """Attention of one layer, averaged over queries, then heads, up-sampled to the images by nearest: (B, H, W).
+
+    Class and register tokens are left out, as queries (unless they are all a layer asks) and as keys.
+    """
+    with at_rest(model), attention_maps(model, layers=layer) as maps:
+        model(images)
+    if len(maps) != 1:
+        raise ValueError(f"layer: expected one attention layer, got {len(maps)}: {', '.join(maps)}")
+    ((name, attention),) = maps.items()  # (B, heads, Nq, Nk)
+    queries, keys = attention.shape[-2:]
+    rows, columns = images.shape[-2:]
+    prefixes = dict.fromkeys((getattr(model, "num_prefix_tokens", 0), 0, 1, 2))
+    prefix = next((p for p in prefixes if grid_of(keys - p, rows / columns)), None)
+    if prefix is None or len(attention) != len(images):
+        raise ValueError(
+            f"{name} attends {tuple(attention.shape)} (images or windows, heads, queries, keys), which is no map over "
+            f"{len(images)} images of {rows} x {columns}"
+        )
+    grid = grid_of(keys - prefix, rows / columns)
+    seen = attention[:, :, prefix if queries == keys else 0 :, prefix:].float().mean(2).mean(1)  # (B, N)
+    heat = seen.view(-1, 1, *grid)
+    return F.interpolate(heat, (rows, columns), mode="nearest")[:, 0].cpu().numpy()
 
 
 def _looks(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:

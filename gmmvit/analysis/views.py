@@ -20,8 +20,8 @@ from ..paper.names import MASKS, MODELS
 from ..train.learned import read, read_arrays
 from ..train.rows import START_OPTIONS, Row, unmasked_model
 from ..train.start import from_file, from_timm, take
-from .attention import relative_kernel
 from .fields import AT_ONCE, effective_receptive_field
+from .masks import relative_kernel
 from .positions import position_biases
 
 Kernels = Mapping[str, np.ndarray]  # {layer: (2n-1, 2n-1)}, the mean over heads

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ..analysis.fields import central_patch
-from ..analysis.gaussian_fit import GaussianFit, fit_gaussian
+from ..analysis.fields import GaussianFit, central_patch, fit_gaussian
 from ..analysis.positions import grid_of_kernel, sliced
 from ..analysis.views import LAST, LOOKED, RESET, View, summed
 from .names import DATASETS, MODELS, SIZES

@@ -9,8 +9,7 @@ from matplotlib import colormaps
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ..analysis.attention import Explained, Regularities
-from ..analysis.mixtures import Fit
+from ..analysis.masks import Explained, Fit, Regularities
 from ..core.grids import Grid
 from .figures import COLUMN, PAGE, Figure, styled
 from .tables import text

@@ -1,23 +1,13 @@
-"""The road to the Gaussian mixture mask: what free masks learned, mixtures fitted to it, the method step by step."""
+"""The road to the Gaussian mixture mask: what free masks learned, and the mixtures fitted to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-import numpy as np
-
-from ..analysis.attention import Explained, by_distance, regularities, relative_kernel
-from ..analysis.mixtures import Fit, fit_mixtures
+from ..analysis.masks import Explained, Fit, by_distance, fit_mixtures, regularities
 from ..train.learned import LearnedMask
-from .tables import Column, Table, span, text
+from .tables import Column, Table, span
 
-STEPS = {  # of the method: what their numbers are
-    "S = QKᵀ/√d": "score",
-    "M": "mask weight",
-    "M ⊙ S": "masked score",
-    "softmax(M ⊙ S)": "attention",
-}
 INHIBITED, FALLING = -1.0, -0.3  # diagonal in sd, rank correlation with distance: from here on a regularity is seen
 NUMBERS = {"self_z": ".2f", "decay_weight": ".2f", "r2": ".3f", "noise": ".3f"}
 MOSTLY = 0.5  # the R2 from which on most of a mask is explained
@@ -97,22 +87,3 @@ def fits_found(fits: Fitted, epochs: int, kernels: int = 5) -> str:
 def after(epochs: int) -> str:
     """The length of a training in words."""
     return f"after {epochs} epoch{'s' * (epochs != 1)}"
-
-
-def mixing(mask: LearnedMask, head: int = 0) -> dict[str, np.ndarray]:
-    """alpha_k exp(-d2 / (2 sigma_k^2)) of each kernel by relative position, and their sum M, (2n - 1, 2n - 1) each."""
-    parts = {}
-    for k, (sigma, alpha) in enumerate(
-        zip(*(mask.parameters[name][:, head] for name in ("sigma", "alpha")), strict=True)
-    ):
-        one = replace(mask, parameters={name: values[k : k + 1] for name, values in mask.parameters.items()})
-        parts[f"α = {text(float(alpha))}, |σ| = {abs(sigma):.1f}"] = relative_kernel(one.weight()[head], mask.grid)
-    return parts | {"their sum M": relative_kernel(mask.weight()[head], mask.grid)}
-
-
-def masking(scores: np.ndarray, mask: LearnedMask, head: int = 0) -> dict[str, np.ndarray]:
-    """Scores S = Q K^T / sqrt(d) of one head, its mask M, their product, and the softmax of it, (N, N) each."""
-    scores, weight = np.asarray(scores, dtype=np.float64), mask.weight()[head]
-    raised = np.exp(weight * scores - (weight * scores).max(-1, keepdims=True))
-    attention = raised / raised.sum(-1, keepdims=True)
-    return dict(zip(STEPS, (scores, weight, weight * scores, attention), strict=True))

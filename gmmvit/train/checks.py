@@ -209,7 +209,7 @@ def _has_positions(dataset: str, model: str) -> bool:
     """Whether the model has positions of its own."""
     import torch
 
-    from ..analysis.positions import position_parameters
+    from .start import position_parameters
 
     with torch.device("meta"):
         return bool(position_parameters(unmasked_model(Row(dataset, model))))

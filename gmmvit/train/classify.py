@@ -12,7 +12,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from .. import data
-from ..analysis.mixing import mixed_sample, shift_quantiles
 from ..core.attach import attach
 from ..data.augment import Augmentation
 from ..data.feed import Feed
@@ -21,6 +20,7 @@ from ..data.loader import Stream
 from ..data.workers import loading_processes, require_shared_memory
 from ..models.parts import fused_off_cpu
 from . import recipes
+from .mixing import mixed_sample, shift_quantiles
 from .processes import World
 from .rows import Row
 from .shares import evaluation_keys, training_keys

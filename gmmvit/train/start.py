@@ -6,6 +6,7 @@ pretrained: true (timm's weights) or pretrained_file: <path>, and reset_position
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +14,18 @@ from pathlib import Path
 import torch
 import torch.nn as nn
 
-from ..analysis.positions import position_parameters
 from ..core.errors import first_line
 from ..data.sets import find
 from .rows import Row, resized, unmasked_model
 
 SHOWN = 3  # names in a sentence
 IN_A_ROW = "name it in the row: set: {pretrained_file: <path>}, or `gmmvit train ROW --set pretrained_file=<path>`"
+
+NAMED = re.compile(  # a part of a parameter's name, whole
+    r"pos_embed.*|pos_embd|(patch|pixel)_pos|position_embedding_table|rope"  # absolute
+    r"|(shared_)?rel_pos(_h|_w|_bias)?|relative_position_bias_table|(height|width)_rel"  # relative
+    r"|pos_proj|(cpb|meta)_mlp|attention_biases"
+)
 
 
 class WeightsNotObtained(OSError):
@@ -42,6 +48,20 @@ def starting_model(row: Row) -> nn.Module:
         take(model, state, source or f"timm's {row.model}")
         model.load_state_dict(fresh, strict=False)
     return model
+
+
+def position_parameters(model: nn.Module) -> list[str]:
+    """The names of the parameters that tell the model where patches are, absolutely or to each other.
+
+    Convolutions that also serve as positions (Twins, CSATv2) are left out, and so are masks that gmmvit attached.
+    """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    return [
+        name
+        for name, _ in model.named_parameters()
+        if any(NAMED.fullmatch(part) for part in name.split("."))
+        and max(getattr(model.get_submodule(name.rpartition(".")[0]), "kernel_size", (1,))) == 1
+    ]
 
 
 def take(model: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:

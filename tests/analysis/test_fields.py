@@ -7,8 +7,7 @@ import torch
 import torch.nn as nn
 from conftest import redraw
 
-from gmmvit.analysis.fields import AT_ONCE, VoidField, central_patch, effective_receptive_field
-from gmmvit.analysis.gaussian_fit import fit_gaussian
+from gmmvit.analysis.fields import AT_ONCE, VoidField, central_patch, effective_receptive_field, fit_gaussian
 
 
 class Blur(nn.Module):

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import gmmvit
-from gmmvit.analysis.attention import attention_heat
 from gmmvit.analysis.fields import effective_receptive_field
-from gmmvit.analysis.samples import IMAGES, _untrained, samples
+from gmmvit.analysis.masks import STEPS, masking
+from gmmvit.analysis.samples import IMAGES, _untrained, attention_heat, samples
 from gmmvit.core.maps import attention_maps
-from gmmvit.paper import mask_plots, method
+from gmmvit.paper import mask_plots
 from gmmvit.paper import runs as results
 from gmmvit.train import learned, train
 from gmmvit.train.classify import Classification
@@ -45,7 +45,7 @@ def test_scores_are_what_the_mask_in_the_middle_met(share, tmp_path):
     kept = samples(task, model)
     learned.save(model, tmp_path / "learned.npz", **kept)
     mask = learned.read(tmp_path / "learned.npz")[4]
-    steps = method.masking(learned.read_arrays(tmp_path / "learned.npz")["scores"], mask)
+    steps = masking(learned.read_arrays(tmp_path / "learned.npz")["scores"], mask)
 
     images = task.sources["test"].images[list(IMAGES)[:1]]
     mean, sd = (np.array(values, np.float32) for values in (task.dataset.mean, task.dataset.std))
@@ -54,7 +54,7 @@ def test_scores_are_what_the_mask_in_the_middle_met(share, tmp_path):
         model(image)
     (attention,) = maps.values()
     np.testing.assert_allclose(steps["softmax(M ⊙ S)"], attention[0, 0], atol=0.02)
-    assert len(mask_plots.steps(steps, method.STEPS).axes) == 8
+    assert len(mask_plots.steps(steps, STEPS).axes) == 8
 
 
 @pytest.mark.parametrize("mask", ["none", "gab"])
@@ -126,18 +126,38 @@ def test_transmix_keeps_its_pairs_and_how_far_it_shifts_labels(tmp_path):
     assert kept["mix_attention"].shape == (8, *task.model().patch_embed.grid_size)
 
 
-def test_kernels_of_a_mixture_add_up_to_the_mask(tmp_path):
-    model = gmmvit.create_model("vit_d6", mask="gmm", kernels=3)
-    learned.save(model, tmp_path / "learned.npz")
-    mask = learned.read(tmp_path / "learned.npz")[0]
-    *parts, whole = method.mixing(mask, head=2).values()
-    assert len(parts) == 3 and whole.shape == (15, 15)
-    np.testing.assert_allclose(sum(parts), whole, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(whole[7:, 7:], mask.weight()[2, 0].reshape(8, 8), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "fields", [{"model": "swin"}, {"mask": "elm"}, {"mask": "none"}, {"set": {"where": "probabilities"}}]
 )
 def test_other_rows_keep_neither_heat_nor_scores(fields):
     assert not {"images", "heat", "scores", "mix_images"} & samples(*trained(**fields)).keys()
+
+
+# ---- heat maps ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readout", ["mean", "token"])
+def test_heat_is_the_last_attention_averaged_over_queries_then_heads(readout):
+    torch.manual_seed(0)
+    model, images = gmmvit.create_model("vit", mask="gmm", readout=readout), torch.randn(3, 3, 32, 32)
+    model.train()
+    heat = attention_heat(model, images)
+    assert model.training and heat.shape == (3, 32, 32)
+    model.eval()
+    with gmmvit.attention_maps(model, "blocks.8.attn") as maps:
+        model(images)
+    skip = int(readout == "token")
+    attention = maps["blocks.8.attn"].detach()[..., skip:, skip:]
+    for image, row, column in ((0, 0, 0), (1, 3, 5), (2, 7, 7)):
+        patch = heat[image, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+        np.testing.assert_allclose(patch, attention[image, :, :, 8 * row + column].mean().item(), rtol=1e-5)
+    assert heat.std() > 0
+
+
+def test_heat_of_a_class_attention_and_refusal_of_windows():
+    images = torch.randn(2, 3, 32, 32)
+    assert attention_heat(gmmvit.create_model("cait"), images).shape == (2, 32, 32)
+    with pytest.raises(ValueError, match="no map over 2 images of 32 x 32"):
+        attention_heat(gmmvit.create_model("swin"), images, layer=0)
+    with pytest.raises(ValueError, match="expected one attention layer, got 9"):
+        attention_heat(gmmvit.create_model("vit"), images, layer="*")

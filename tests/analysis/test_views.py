@@ -11,7 +11,7 @@ import torch
 import torch.nn as nn
 
 from gmmvit import attach
-from gmmvit.analysis.gaussian_fit import fit_gaussian
+from gmmvit.analysis.fields import fit_gaussian
 from gmmvit.analysis.positions import position_biases
 from gmmvit.analysis.views import LAST, LOOKED, RESET, View, look, summed, untrained, views, with_biases
 from gmmvit.models import create_model

@@ -11,8 +11,8 @@ from conftest import redraw
 
 import gmmvit
 from gmmvit import TransMix
-from gmmvit.analysis.mixing import mixed_sample, shift_quantiles
 from gmmvit.core.class_attention import ClassAttention
+from gmmvit.train.mixing import mixed_sample, shift_quantiles
 
 CLASSES = 7
 

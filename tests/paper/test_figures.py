@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from gmmvit.analysis import attention as analysis
+from gmmvit.analysis import masks as analysis
 from gmmvit.analysis import views as erf_views
 from gmmvit.analysis.views import LAST
 from gmmvit.paper import (
@@ -56,8 +56,8 @@ def motivation(profile):
     yield mask_plots.decay(analysis.regularities(weights[best], elm[best].grid), [fits[best][0][k] for k in (0, 1, 4)])
     yield mask_plots.r2_by_kernels({f"layer {n}": fits[best] for n in range(1, 10)})
     yield mask_plots.reverse_convolution(analysis.relative_kernel(weights[best][0], elm[best].grid))
-    yield mask_plots.mixture(method.mixing(middle))
-    yield mask_plots.steps(method.masking(scores, middle), method.STEPS)
+    yield mask_plots.mixture(analysis.mixing(middle))
+    yield mask_plots.steps(analysis.masking(scores, middle), analysis.STEPS)
 
 
 def tables(profile):

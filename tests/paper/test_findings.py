@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from gmmvit.analysis.attention import Explained
-from gmmvit.analysis.mixtures import Fit
+from gmmvit.analysis.masks import Explained, Fit
 from gmmvit.analysis.views import LAST, RESET, View
 from gmmvit.paper import ablation, erf_tables, main_table, method
 from gmmvit.paper.seeds import paired_gain

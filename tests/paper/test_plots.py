@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 import gmmvit
-from gmmvit.analysis.attention import attention_heat, by_distance, regularities, relative_kernel
-from gmmvit.analysis.mixtures import fit_mixtures
-from gmmvit.paper import figures, mask_plots, method, plots
+from gmmvit.analysis.masks import by_distance, fit_mixtures, mixing, regularities, relative_kernel
+from gmmvit.analysis.samples import attention_heat
+from gmmvit.paper import figures, mask_plots, plots
 from gmmvit.paper.seeds import paired_gain
 from gmmvit.train import learned
 
@@ -213,7 +213,7 @@ def test_steps_use_the_diverging_map_for_signed_matrices_alone():
 
 
 def test_a_mixture_is_drawn_by_distance_with_its_sum(masks):
-    parts = method.mixing(masks["gmm"][2])
+    parts = mixing(masks["gmm"][2])
     lines, image = mask_plots.mixture(parts).axes[:2]
     drawn = {line.get_label(): line for line in lines.lines if line.get_label() in parts}
     assert list(drawn) == list(parts) and list(parts)[-1] == "their sum M"

@@ -165,7 +165,7 @@ def test_the_recomputed_lambda_is_that_of_the_library():
     import torch
 
     from gmmvit import TransMix
-    from gmmvit.analysis.mixing import mixed_sample
+    from gmmvit.train.mixing import mixed_sample
 
     torch.manual_seed(0)
     np.random.seed(1)

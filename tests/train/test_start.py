@@ -11,7 +11,6 @@ from conftest import redraw
 from torchvision.transforms.v2.functional import to_pil_image
 
 from gmmvit import data, fetch
-from gmmvit.analysis.positions import position_parameters
 from gmmvit.data.sets import POOLED
 from gmmvit.train import start as starts
 from gmmvit.train import train
@@ -19,7 +18,7 @@ from gmmvit.train.checks import BadRow, check, problems
 from gmmvit.train.classify import Classification
 from gmmvit.train.processes import World
 from gmmvit.train.rows import Row, unmasked_model
-from gmmvit.train.start import WeightsNotObtained, starting_model
+from gmmvit.train.start import WeightsNotObtained, position_parameters, starting_model
 
 RNG = np.random.default_rng(0)
 

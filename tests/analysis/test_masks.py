@@ -1,4 +1,4 @@
-"""Regularities, fits, heat maps and statistics against masks and numbers whose answer is known beforehand."""
+"""Regularities and fits against masks whose answer is known beforehand."""
 
 import itertools
 import math
@@ -9,9 +9,8 @@ import torch
 from scipy import stats
 
 import gmmvit
-from gmmvit.analysis.attention import attention_heat, by_distance, by_position, regularities, relative_kernel
-from gmmvit.analysis.mixtures import fit_mixtures
-from gmmvit.paper.seeds import Gain, Summary, paired_gain, summary
+from gmmvit.analysis.masks import by_distance, fit_mixtures, mixing, regularities, relative_kernel
+from gmmvit.train import learned
 
 GRID = (6, 8)
 PLACES = list(itertools.product(range(GRID[0]), range(GRID[1])))
@@ -74,21 +73,19 @@ def test_a_mask_of_another_grid_is_a_sentence():
 # ---- what explains a mask -------------------------------------------------------------------------------------------
 
 
-def test_what_distance_and_position_explain():
+def test_what_distance_explains():
     assert by_distance(np.sin(DISTANCE), GRID).r2 == pytest.approx(1)
     rightwards = np.array([[b[1] - a[1] for b in PLACES] for a in PLACES])  # of the position, not of its distance
     assert by_distance(rightwards, GRID).r2 == pytest.approx(0, abs=1e-12)
-    assert by_position(rightwards, GRID).r2 == pytest.approx(1)
-    of_key = np.array([[b[1] for b in PLACES] for a in PLACES])  # of the key's own place
-    assert 0 < by_position(of_key, GRID).r2 < 0.6
+    half = np.sin(DISTANCE) / np.sin(DISTANCE).std() + NOISE / NOISE.std()  # as much of distance as of anything else
+    assert by_distance(half, GRID).r2 == pytest.approx(0.5, abs=0.05)
 
 
 def test_what_free_values_explain_of_noise():
     draws = np.random.default_rng(1).normal(size=(40, *DISTANCE.shape))
-    for explain, free in ((by_distance, len(np.unique(DISTANCE.round(9)))), (by_position, 11 * 15)):
-        found = [explain(draw, GRID) for draw in draws]
-        assert found[0].on_noise == pytest.approx((free - 1) / (48**2 - 1))
-        assert np.mean([each.r2 for each in found]) == pytest.approx(found[0].on_noise, rel=0.15)
+    found = [by_distance(draw, GRID) for draw in draws]
+    assert found[0].on_noise == pytest.approx((len(np.unique(DISTANCE.round(9))) - 1) / (48**2 - 1))
+    assert np.mean([each.r2 for each in found]) == pytest.approx(found[0].on_noise, rel=0.15)
 
 
 def test_relative_kernel_slides_back_over_the_grid():
@@ -158,58 +155,11 @@ def test_a_constant_mask_cannot_be_fitted():
         fit_mixtures(np.ones((48, 48)), GRID)
 
 
-# ---- heat maps ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("readout", ["mean", "token"])
-def test_heat_is_the_last_attention_averaged_over_queries_then_heads(readout):
-    torch.manual_seed(0)
-    model, images = gmmvit.create_model("vit", mask="gmm", readout=readout), torch.randn(3, 3, 32, 32)
-    model.train()
-    heat = attention_heat(model, images)
-    assert model.training and heat.shape == (3, 32, 32)
-    model.eval()
-    with gmmvit.attention_maps(model, "blocks.8.attn") as maps:
-        model(images)
-    skip = int(readout == "token")
-    attention = maps["blocks.8.attn"].detach()[..., skip:, skip:]
-    for image, row, column in ((0, 0, 0), (1, 3, 5), (2, 7, 7)):
-        patch = heat[image, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
-        np.testing.assert_allclose(patch, attention[image, :, :, 8 * row + column].mean().item(), rtol=1e-5)
-    assert heat.std() > 0
-
-
-def test_heat_of_a_class_attention_and_refusal_of_windows():
-    images = torch.randn(2, 3, 32, 32)
-    assert attention_heat(gmmvit.create_model("cait"), images).shape == (2, 32, 32)
-    with pytest.raises(ValueError, match="no map over 2 images of 32 x 32"):
-        attention_heat(gmmvit.create_model("swin"), images, layer=0)
-    with pytest.raises(ValueError, match="expected one attention layer, got 9"):
-        attention_heat(gmmvit.create_model("vit"), images, layer="*")
-
-
-# ---- statistics over seeds ------------------------------------------------------------------------------------------
-
-
-def test_summary_of_few_numbers_has_no_invented_spread():
-    assert summary([]) == Summary(None, None, 0)
-    assert summary([3.5]) == Summary(3.5, None, 1)
-    found = summary([1.0, 2.0, 6.0])
-    assert (found.mean, found.n) == (3.0, 3) and found.sd == pytest.approx(math.sqrt(7))
-
-
-def test_gain_is_paired_over_the_seeds_both_have():
-    ours, base = {0: 61.0, 1: 71.5, 2: 66.2, 3: 99.0}, {2: 65.0, 0: 60.0, 1: 70.0, 7: 0.0}
-    found = paired_gain(ours, base)
-    reference = stats.ttest_rel([61.0, 71.5, 66.2], [60.0, 70.0, 65.0]).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
-    assert found.mean == pytest.approx(3.7 / 3) and found.n == 3
-    assert found.beyond_spread is True  # though the seeds of one arm lie 10 points apart
-
-
-def test_gain_within_the_spread_and_gain_of_one_seed():
-    assert paired_gain({0: 1.0, 1: 3.0}, {0: 2.0, 1: 1.0}).beyond_spread is False
-    assert paired_gain({0: 1.0, 1: 1.1}, {0: 2.0, 1: 2.1}).beyond_spread is True
-    assert paired_gain({0: 1.5}, {0: 1.0}) == Gain(0.5, None, 1, None, None)
-    assert paired_gain({0: 1.5}, {0: 1.0}).beyond_spread is None
-    assert paired_gain({0: 1.5}, {1: 1.0}) == Gain(None, None, 0, None, None)
+def test_kernels_of_a_mixture_add_up_to_the_mask(tmp_path):
+    model = gmmvit.create_model("vit_d6", mask="gmm", kernels=3)
+    learned.save(model, tmp_path / "learned.npz")
+    mask = learned.read(tmp_path / "learned.npz")[0]
+    *parts, whole = mixing(mask, head=2).values()
+    assert len(parts) == 3 and whole.shape == (15, 15)
+    np.testing.assert_allclose(sum(parts), whole, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(whole[7:, 7:], mask.weight()[2, 0].reshape(8, 8), rtol=1e-4, atol=1e-5)
