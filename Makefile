@@ -41,15 +41,8 @@ PARTIAL = \
 rows: $(STAMP) profile ## the rows alone, JOBS=2 at a time (each on a GPU of its own, where there are several); may be stopped and repeated
 	@$(BIN)/python -m gmmvit.paper.rows_queue $(JOBS)
 
-# Puts PROFILE in force; a params.yaml that is none of the profiles is kept as params.yaml.old.
-profile:
-ifneq ($(PROFILE),)
-	@test -f profiles/$(PROFILE).yaml || { echo "unknown profile '$(PROFILE)': expected one of $(basename $(notdir $(wildcard profiles/*.yaml)))" >&2; exit 1; }
-	@cmp -s profiles/$(PROFILE).yaml params.yaml || { \
-	  for known in profiles/*.yaml; do cmp -s $$known params.yaml && break; done || ! test -f params.yaml || \
-	  { mv params.yaml params.yaml.old; echo "params.yaml, which was none of the profiles, is kept as params.yaml.old"; }; \
-	  cp profiles/$(PROFILE).yaml params.yaml; }
-endif
+profile: $(STAMP) # puts PROFILE in force; a params.yaml that is none of the profiles' is kept as params.yaml.old
+	@$(if $(PROFILE),$(BIN)/python -m gmmvit.paper.project "$(PROFILE)")
 
 test: $(STAMP) ## all tests, and the notebooks against their outputs; ARGS="-k masks" are given to pytest, without the notebooks
 	$(BIN)/pytest $(ARGS)

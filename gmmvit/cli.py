@@ -193,6 +193,14 @@ def plan(arguments: argparse.Namespace) -> None:
     print(ASSUMED)
 
 
+def rows(arguments: argparse.Namespace) -> None:
+    """Prints the params.yaml of a profile: the rows of its grid by name."""
+    from .paper.project import file_of, params_of
+
+    given = Path(arguments.profile)
+    print(params_of(given if given.is_file() else file_of(arguments.profile)), end="")
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Prints the profile in force, if every name in its file is one that is safe in a path and in a shell."""
     print(_profile(arguments))
@@ -276,7 +284,7 @@ def bench(arguments: argparse.Namespace) -> None:
         print(f"not saved: --record puts these figures into {record}, --out FILE elsewhere")
 
 
-VERBS = {verb.__name__: verb for verb in (models, data, train, plan, check, results, report, doctor, bench)}
+VERBS = {verb.__name__: verb for verb in (models, data, train, plan, rows, check, results, report, doctor, bench)}
 
 
 def main(words: Iterable[str] | None = None) -> int:

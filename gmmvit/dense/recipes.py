@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..core.errors import unknown
@@ -96,6 +96,23 @@ RECIPES: dict[str, DenseRecipe] = {
         width=512,
         short=512,
         long=2048,
+    ),
+}
+RECIPES |= {  # ours: a minute on drawn shapes
+    "coco-shapes": replace(
+        RECIPES["coco-3x"],
+        epochs=5,
+        epoch_steps=25,
+        batch=4,
+        lr=2e-3,
+        milestones=(4,),
+        warmup_steps=25,
+        drop_path=0.0,
+        width=64,
+        regions=64,
+    ),
+    "ade20k-shapes": replace(
+        RECIPES["ade20k-160k"], epoch_steps=20, batch=8, lr=4e-4, warmup_steps=40, drop_path=0.0, width=64
     ),
 }
 

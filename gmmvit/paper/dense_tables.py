@@ -37,7 +37,8 @@ def dense_groups(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collecti
 
 def _fields(row: Row) -> dict:
     words = ", ".join([row.recipe, *(f"{key} {value}" for key, value in sorted(row.set.items()))])
-    as_published = row.set.keys() <= AS_PUBLISHED and bool(row.set.get("pretrained") or row.set.get("pretrained_file"))
+    loaded = bool(row.set.get("pretrained") or row.set.get("pretrained_file"))
+    as_published = loaded and row.set.keys() <= AS_PUBLISHED and row.recipe in ("coco-3x", "ade20k-160k")
     return vars(row) | {"recipe": words, "as_published": as_published}
 
 

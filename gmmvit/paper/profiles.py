@@ -17,6 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from ..core.errors import shown, unknown
 from ..train.checks import bad_row, unsafe, well_typed
 from ..train.rows import Row
+from .arms import written_out
 
 PLACES = ("rows", "dense_rows")  # of rows in the file: of classification, of detection and segmentation
 SETS_OF = {"datasets": "rows", "dense_datasets": "dense_rows"}  # lists of the data sets that the rows train on
@@ -100,6 +101,11 @@ def read(path: str | Path = "params.yaml") -> Params:
         raise ValueError(f"{path} {error}") from error
     if not isinstance(content, dict) or not content:
         raise ValueError(f"{path}: expected a mapping with a profile and rows, got {shown(content or 'nothing')}")
+    if "arms" in content:
+        try:
+            content = written_out(content)
+        except ValueError as error:
+            raise type(error)(f"{path}: {error}") from error
     if not isinstance(content.get("dense_rows") or {}, dict):
         raise ValueError(f"{path}: dense_rows: expected rows by name, got {shown(content['dense_rows'])}")
     for key, kind, words in (("profile", str, "a name"), ("rows", dict, "rows by name")):

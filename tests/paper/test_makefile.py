@@ -39,7 +39,7 @@ esac
 PROGRAM = (
     f"""#!/bin/sh
 case "${{0##*/}} $*" in
-"python -m gmmvit.paper.rows_queue "*) exec {sys.executable} "$@" ;;
+"python -m gmmvit.paper.rows_queue "* | "python -m gmmvit.paper.project "*) exec {sys.executable} "$@" ;;
 "gmmvit check") exec {sys.executable} -c "import sys, gmmvit.cli; sys.exit(gmmvit.cli.main(['check']))" ;;
 esac
 """
@@ -136,7 +136,7 @@ def test_make_puts_a_profile_in_force_and_loses_no_params_of_its_own(make, tmp_p
     assert "kept as params.yaml.old" in result.stdout
     result, calls = make("repro", "PROFILE=c")
     assert result.returncode != 0 and calls == [] and params.read_text() == PARAMS.format("a")
-    assert "unknown profile 'c': expected one of a b" in result.stderr
+    assert "unknown profile 'c'" in result.stderr and "expected one of a, b" in result.stderr
 
 
 def test_make_repro_passes_over_failing_rows_and_says_so(make):

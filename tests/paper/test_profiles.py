@@ -1,17 +1,18 @@
-"""The profiles: whole params files, whose rows can be run and are named after their contents."""
+"""The profiles: grids whose rows can be run, are named after their contents, and are the ones that were planned."""
 
 import dataclasses
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from gmmvit.paper import dense_tables
+from gmmvit.paper import dense_tables, project
 from gmmvit.paper.plan import plan
 from gmmvit.paper.profiles import read
 from gmmvit.train.checks import problems
-from gmmvit.train.rows import row_name
+from gmmvit.train.rows import Row, row_name
 
 ROOT = Path(__file__).parents[2]
 PROFILES = {path.stem: read(path) for path in sorted((ROOT / "profiles").glob("*.yaml"))}
@@ -76,8 +77,127 @@ def committed(path):
     return shown.stdout if shown.returncode == 0 else pytest.skip(f"{path} has not been committed")
 
 
-def test_smoke_is_the_profile_that_is_committed_as_params():
-    assert committed("params.yaml") == committed("profiles/smoke.yaml")
+def test_smoke_is_the_profile_that_is_committed_as_params(tmp_path):
+    (tmp_path / "smoke.yaml").write_bytes(committed("profiles/smoke.yaml"))
+    assert committed("params.yaml").decode() == project.params_of(tmp_path / "smoke.yaml")
+
+
+COUNTS = {  # rows by profile and recipe, counted by hand: arms x data sets x seeds
+    ("smoke", "smoke"): 24,
+    ("smoke", "coco-shapes"): 2,
+    ("smoke", "ade20k-shapes"): 2,
+    ("cpu", "short"): 3 * (4 + 8 + 3 + 3 + 2 + 3 + 4) + 2 * (4 + 3 + 3) + 3,
+    # main table, read-outs, shared heads, ELM and GAB, kernels on four data sets; underflow; the rest of the ablation;
+    # depth; heat maps; the position MLP and mixing on two data sets
+    ("paper", "gmm"): 3 * (4 * (10 + 2 + 1 + 2 + 6) + 2 + (4 + 3) + (1 + 4 + 3) + 1 + 12 + 2 * 3 + 2 * 20) + 3,
+    ("paper", "gab-finetune"): 3 * 4 * (4 + 2 + 2),
+    ("paper", "gab-imagenet"): 3 * 6,
+    ("paper", "deit-transmix"): 4,
+    ("paper", "coco-3x"): 2,
+    ("paper", "ade20k-160k"): 2,
+}
+
+
+def test_the_grids_have_as_many_rows_as_were_planned():
+    found = Counter((name, row.recipe) for name, params in PROFILES.items() for row in params.rows.values())
+    assert found == COUNTS
+    assert {name: len(params.rows) for name, params in PROFILES.items()} == {"smoke": 28, "cpu": 104, "paper": 605}
+
+
+SPOTS = {  # what a row is trained with: of its recipe (all that is named), its mask and its start
+    "smoke-cifar10-mini-vit-gmm-sigma_init10_0-s0": {
+        "recipe": {"epochs": 1, "warmup_epochs": 0.2, "batch": 128, "lr": 1e-3, "final_lr": 1e-5, "drop_path": 0.0},
+        "mask": {"sigma_init": (10.0, 0.0)},
+    },
+    "smoke-coco-shapes-swin_micro-gab-s0": {
+        "recipe": {"epochs": 5, "epoch_steps": 25, "batch": 4, "lr": 2e-3, "milestones": (4,), "warmup_steps": 25}
+        | {"width": 64, "regions": 64, "drop_path": 0.0, "final_lr": 1e-6, "precision": "bfloat16", "short": 800},
+    },
+    "smoke-ade20k-shapes-swin_micro-none-s0": {
+        "recipe": {"epochs": 10, "epoch_steps": 20, "batch": 8, "lr": 4e-4, "warmup_steps": 40, "width": 64}
+        | {"drop_path": 0.0, "weight_decay": 0.01, "warmup_start": 1e-6},
+    },
+    "cpu-cifar10-vit-none-cutmix1-mixup0p8-readout_token-switch_prob0p8-transmix-s2": {
+        "recipe": {"epochs": 5, "mixup": 0.8, "cutmix": 1.0, "switch_prob": 0.8, "mix_prob": 1.0, "transmix": True},
+        "model": {"readout": "token"},
+    },
+    "paper-cifar10-vit-gmm-alpha_init0p2_0-no_decay_masks-s1": {
+        "recipe": {"epochs": 100, "passes": 3, "decay_masks": False, "decay_all": True, "mixup": 1.0, "mix_prob": 0.5},
+        "mask": {"alpha_init": (0.2, 0.0)},
+    },
+    "paper-dogs-vit_relpos_small_patch16_224-gab-reset_positions-no_share_heads-s2": {
+        "recipe": {"epochs": 200, "optimizer": "sgd", "lr": 0.01, "select": "validation"},
+        "mask": {"share_heads": False},
+        "start": {"pretrained": True, "reset_positions": True},
+    },
+    "paper-imagenet-deit_base_patch16_224-none-deit-transmix-no_transmix-warmup_epochs5-weight_decay0p05-s0": {
+        "recipe": {"epochs": 300, "weight_decay": 0.05, "warmup_epochs": 5.0, "transmix": False, "batch": 1024},
+    },
+    "paper-ade20k-swin_small_patch4_window7_224_ms_in1k-gab-s0": {
+        "recipe": {"epochs": 10, "epoch_steps": 16_000, "batch": 16, "lr": 6e-5, "width": 512, "drop_path": 0.3},
+        "start": {"pretrained": True},
+    },
+}
+
+
+@pytest.mark.parametrize("name", SPOTS)
+def test_a_row_of_a_grid_is_trained_with_these_settings(name):
+    row, wanted = PROFILES[name.partition("-")[0]].rows[name], {"model": {}, "mask": {}, "start": {}} | SPOTS[name]
+    recipe = dataclasses.asdict(row.recipe_settings)
+    assert {key: recipe[key] for key in wanted["recipe"]} == wanted["recipe"]
+    found = {"model": row.model_options, "mask": row.mask_options, "start": row.start_options}
+    assert found == {key: wanted[key] for key in found}
+
+
+GRID = """\
+profile: x
+threads: 2
+arms:
+  default: {dataset: cifar10, model: vit, mask: gmm, seed: [0, 1]}
+  masks: {mask: [none, gmm]}
+  sigma: {sigma_init: [[10, 0], [1, 1.5]], seed: 3}
+  shapes: {dataset: coco-shapes, model: swin_micro, recipe: coco-shapes, mask: gab, seed: 0}
+"""
+
+
+def written(tmp_path, text):
+    (tmp_path / "x.yaml").write_text(text)
+    return tmp_path / "x.yaml"
+
+
+def test_a_grid_is_every_combination_and_what_it_prints_reads_the_same(tmp_path):
+    grid = read(written(tmp_path, GRID))
+    assert list(grid.rows) == [
+        *("x-cifar10-vit-none-s0", "x-cifar10-vit-none-s1", "x-cifar10-vit-gmm-s0", "x-cifar10-vit-gmm-s1"),
+        *("x-cifar10-vit-gmm-sigma_init10_0-s3", "x-cifar10-vit-gmm-sigma_init1_1p5-s3"),
+        "x-coco-shapes-swin_micro-gab-s0",
+    ]
+    assert grid.rows["x-cifar10-vit-gmm-sigma_init1_1p5-s3"] == Row(
+        "cifar10", "vit", "gmm", "short", 3, {"sigma_init": [1, 1.5]}, "x-cifar10-vit-gmm-sigma_init1_1p5-s3"
+    )
+    assert (grid.threads, grid.rest["datasets"], grid.rest["dense_datasets"]) == (2, ["cifar10"], ["coco-shapes"])
+    printed = tmp_path / "params.yaml"
+    printed.write_text(project.params_of(tmp_path / "x.yaml"))
+    assert "arms" not in printed.read_text() and read(printed) == grid
+
+
+@pytest.mark.parametrize(
+    "old, new, told",
+    [
+        ("{mask: [none, gmm]}", "[none]", "arms: expected settings by name in each arm, got"),
+        ("{mask: [none, gmm]}", "{mask: [gmm, gmm]}", "arms: expected each row once, got x-cifar10-vit-gmm-s0 twice"),
+        ("mask: [none, gmm]", "mask: [none, [gmm]]", "arms: masks has 1 problem:\nmask: expected a text, got ['gmm']"),
+        ("dataset: cifar10", "dataste: cifar10", "dataset: expected a name, got nothing"),
+        ("seed: 3", f"seed: {list(range(200))}, lr: {list(range(200))}", "expected at most 20,000 rows in sigma"),
+        ("profile: x", "profile: ../x", "profile: expected letters"),
+        ("profile: x\n", "", "profile: expected a name, got None"),
+        ("arms:", "arms: []\nold:", "arms: expected settings by name"),
+    ],
+)
+def test_a_bad_grid_is_refused_in_a_sentence(tmp_path, old, new, told):
+    assert old in GRID
+    with pytest.raises(ValueError, match=re.escape(told)):
+        read(written(tmp_path, GRID.replace(old, new)))
 
 
 @pytest.mark.parametrize("profile, datasets", [("cpu", 1), ("paper", 4)])
