@@ -47,23 +47,21 @@ class Table:
         return "\n".join([*([f"**{self.note}**", ""] if self.note else []), *lines]) + "\n"
 
     def html(self) -> str:
-        """A <table>, its note as caption; cells of numbers have the class "number", lines without a run "idle"."""
+        """A <table>, its note as caption; cells of numbers have the class "number"."""
         aligned = {True: ' style="text-align: left"', False: ' class="number" style="text-align: right"'}
         kinds = [aligned[self._words(column)] for column in self.columns]
 
-        def row(tag: str, cells: Iterable[str], idle: bool = False) -> str:
+        def row(tag: str, cells: Iterable[str]) -> str:
             inside = zip(kinds, cells, strict=True)
-            written = (f"<{tag}{kind}{_whole(tag, c)}>{html.escape(c)}</{tag}>" for kind, c in inside)
-            return ('<tr class="idle">' if idle else "<tr>") + "".join(written) + "</tr>"
+            return (
+                "<tr>"
+                + "".join(f"<{tag}{kind}{_whole(tag, c)}>{html.escape(c)}</{tag}>" for kind, c in inside)
+                + "</tr>"
+            )
 
         lines = ["<table>"] + ([f"<caption>{html.escape(self.note)}</caption>"] if self.note else [])
         lines += ["<thead>", row("th", [column.title for column in self.columns]), "</thead>"]
-        lines += [
-            "<tbody>",
-            *(row("td", *both) for both in zip(self.cells(), self.idle(), strict=True)),
-            "</tbody>",
-            "</table>",
-        ]
+        lines += ["<tbody>", *(row("td", cells) for cells in self.cells()), "</tbody>", "</table>"]
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
@@ -85,13 +83,6 @@ class Table:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for suffix, content in (("md", self.md()), ("csv", self.csv())):
             (Path(folder) / f"{name}.{suffix}").write_text(content, encoding="utf-8")
-
-    def idle(self) -> list[bool]:
-        """Whether a line tells of no run: something of it was not run, and nothing was run or failed."""
-        lines = [[line.get(column.key) for column in self.columns] for line in self.lines]
-        ran = [any(isinstance(value, Summary) and value.n for value in line) for line in lines]
-        words = [{text(value) for value in line if isinstance(value, Summary | str)} for line in lines]
-        return [not n and bool(w & {NOT_RUN, ABSENT}) and FAILED not in w for n, w in zip(ran, words, strict=True)]
 
     def _repr_html_(self) -> str:  # how Jupyter shows it
         return self.html()

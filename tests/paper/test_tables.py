@@ -4,7 +4,6 @@ import csv
 import html.parser
 import io
 import json
-import re
 
 import pytest
 
@@ -233,19 +232,6 @@ def test_words_in_place_of_a_number_are_aligned_like_one_and_short_cells_stay_in
     written = table.html()
     assert written.count('<td class="number" style="text-align: right" nowrap>') == 4  # Jupyter broke "not run" in two
     assert written.count('<td style="text-align: left" nowrap>ViT-S/16 (R)<') == 1 and written.count("nowrap") == 5
-
-
-def test_a_line_of_which_nothing_was_run_is_idle():
-    ran, not_run, failed = Score(61.0, None, 1, 3, 0), Score(None, None, 0, 3, 0), Score(None, None, 0, 3, 1)
-    lines = [
-        {"model": "ViT", "published": 95.06, "plain": ran, "gmm": not_run},
-        {"model": "Swin", "published": 95.06, "plain": not_run, "gmm": "not in this profile"},
-        {"model": "CaiT", "published": 95.06, "plain": failed, "gmm": not_run},
-        {"model": "PiT", "published": 95.06, "plain": None, "gmm": None},
-    ]
-    table = Table([Column(key, key) for key in lines[0]], lines)
-    assert table.idle() == [False, True, False, False]
-    assert re.findall(r'<tr class="idle"><td[^>]*>(\w+)<', table.html()) == ["Swin"]
 
 
 def test_html_is_escaped():
