@@ -42,7 +42,7 @@ def checked(names: dict, **types: type) -> Path:
     """Turns the parameters among a notebook's globals into their types; the folder for what the notebook makes.
 
     The folder is `out`; where that is empty, reports/<profile> if papermill gave parameters, and else runs/, which git
-    ignores. A notebook of a row has one of its own there.
+    ignores. A notebook of a row has one of its own there; of a row with a record, that record's.
     """
     given = _given(names.get("In", ()))
     for name in given:
@@ -56,7 +56,8 @@ def checked(names: dict, **types: type) -> Path:
         return project.root() / names["out"]
     scratch = project.root() / SCRATCH
     if "row" in types:
-        return (project.runs_folder(names["profile"]) if given else scratch) / names["row"]
+        record = project.runs_folder(names["profile"]) / names["row"]
+        return record if given or (record / "metrics.json").is_file() else scratch / names["row"]
     return project.reports(names["profile"]) if given else scratch
 
 
@@ -189,7 +190,7 @@ def show_table(table: Table) -> None:
 
 
 def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, dict]:
-    """Metrics and timing of a row, trained under a learning curve that is drawn anew after each epoch."""
+    """Metrics and timing of a row: its record, or trained under a learning curve that is drawn anew after each epoch."""
     from ..train import train
 
     curve = display(HTML(""), display_id=True)
@@ -197,8 +198,18 @@ def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, d
     def draw(history: list[dict]) -> None:
         curve.update(plots.learning_curve({name: [line[name] for line in history] for name in history[0]}))
 
-    metrics = train(
-        row, os.path.relpath(folder), threads=threads, on_epoch=draw
-    )  # no path of this machine in what it says
+    metrics = _recorded(row, folder)
+    if metrics is None:  # the folder relative, for no path of this machine is to stand in what it says
+        metrics = train(row, os.path.relpath(folder), threads=threads, on_epoch=draw)
+    else:
+        losses = (f"{name} {metrics[name]}" for name in ("train_loss", "test_loss") if name in metrics)
+        print(f"{row.name} has ended; this is its record: {', '.join(losses)}")
     curve.update(plots.learning_curve(results.history(folder)))
     return metrics, json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+
+
+def _recorded(row: Row, folder: Path) -> dict | None:
+    """The metrics of this very row, if it has ended here; neither its weights nor its data need be there."""
+    path = folder / "metrics.json"
+    metrics = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return metrics if metrics.get("row") == json.loads(json.dumps(vars(row))) else None

@@ -6,7 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -77,10 +79,10 @@ def test_a_notebook_is_committed_with_outputs_that_are_compared(name):
 
 
 def test_the_committed_run_is_the_one_of_the_committed_report():
-    """notebooks/run.ipynb and reports/smoke show one run of a row, not two."""
+    """notebooks/run.ipynb and reports/cpu show one run of a row, not two."""
     cells = [cell for cell in opened("run").cells if cell.cell_type == "code"]
     (row,) = [line.split('"')[1] for line in cells[0].source.splitlines() if line.startswith("row = ")]
-    metrics = json.loads((FOLDER.parent / f"reports/smoke/runs/{row}/metrics.json").read_text())
+    metrics = json.loads((FOLDER.parent / f"reports/cpu/runs/{row}/metrics.json").read_text())
     outputs = [output for cell in cells for output in cell.outputs]
     shown = "".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in outputs)
     wanted = {
@@ -92,6 +94,27 @@ def test_the_committed_run_is_the_one_of_the_committed_report():
     table = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", shown, re.MULTILINE))
     assert {name: table.get(name) for name in wanted} == wanted
     assert f"train_loss {metrics['train_loss']}" in shown and f"test_loss {metrics['test_loss']}" in shown
+
+
+def test_a_row_with_a_record_is_shown_without_its_weights_and_its_data_and_another_is_trained(tmp_path, monkeypatch):
+    row = "cpu-cifar10-vit-gmm-s0"
+    names = {"profile": "cpu", "row": row, "out": "", "In": [""]}
+    folder = notebook.checked(names, profile=str, row=str, out=str)
+    assert folder == project.runs_folder("cpu") / row
+    copy = tmp_path / row
+    copy.mkdir()
+    for name in ("metrics.json", "timing.json", "history.csv"):
+        shutil.copy(folder / name, copy)
+    trained = []
+    monkeypatch.setattr("gmmvit.train.train", lambda row, *_, **__: trained.append(row.seed) or {})
+    monkeypatch.setattr(notebook, "display", lambda *_, **__: SimpleNamespace(update=lambda figure: None))
+    monkeypatch.setenv("GMMVIT_DATA", str(tmp_path / "no_data"))
+    setting = project.rows("cpu").rows[row]
+    metrics, timing = notebook.trained(setting, copy)
+    assert trained == [] and metrics == json.loads((folder / "metrics.json").read_text())
+    assert timing["images_per_second"] > 0
+    notebook.trained(replace(setting, seed=1), copy)
+    assert trained == [1]
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -46,6 +46,7 @@ ROWS = {  # the second lasts long enough to be killed in its middle
 }
 RUNS = [f"run@{name}" for name in ROWS]
 RECORDS = ("metrics.json", "history.csv", "learned.npz")
+GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
 
 
 def write_params(place, profile="tiny", rows=ROWS):
@@ -56,17 +57,16 @@ def write_params(place, profile="tiny", rows=ROWS):
 
 def copy_of_the_project(place):
     """The working tree's files in a git repository of their own, with three tiny rows and nothing run yet."""
-    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    files = subprocess.run([*git, "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    files = subprocess.run([*GIT, "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     if files.returncode:
         pytest.skip("the project is not in a git repository")
     for name in filter(lambda name: (ROOT / name).is_file(), files.stdout.splitlines()):
-        if name != "dvc.lock" and not name.startswith("reports/smoke"):
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, place / name)
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, place / name)
+    (place / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
     write_params(place)
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "copy"]):
-        subprocess.run([*git, *words], cwd=place, check=True)
+        subprocess.run([*GIT, *words], cwd=place, check=True)
     return place
 
 
@@ -124,6 +124,7 @@ def test_nothing_changed_nothing_runs_and_the_tree_shows_only_small_records(at_r
     assert repro(at_rest, "notebook@tiny-main_results") == set()
     assert time.monotonic() - since < 10
     new = subprocess.run(["git", "status", "--short", "-uall"], cwd=at_rest, capture_output=True, text=True).stdout
+    assert {line.split()[-1].split("/")[0] for line in new.splitlines()} == {"dvc.lock", "reports"}
     runs = {line.split("/")[-1] for line in new.splitlines() if "/runs/" in line}
     assert runs == {"metrics.json", "scores.json", "history.csv", "learned.npz", "timing.json"}
 
@@ -263,6 +264,23 @@ def test_rows_side_by_side_have_the_bytes_and_the_records_of_rows_one_by_one(don
             assert ours.read_bytes() == theirs.read_bytes(), f"{name}: {record}"
     assert json.loads((place / "reports/tiny/runs/tiny-a/metrics.json").read_text())["threads"] == 1
     assert repro(place, "run@tiny-a", "run@tiny-c") == set()  # dvc reads the lock that two of them wrote
+
+
+@pytest.mark.slow
+def test_a_fresh_clone_shows_a_changed_lock_and_nothing_else_when_all_of_smoke_was_made(tmp_path):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    place = copy_of_the_project(tmp_path / "copy")
+    write_params(place, "smoke", {"smoke-a": ROWS["tiny-a"]})
+    subprocess.run([*GIT, "commit", "-qam", "smoke"], cwd=place, check=True)
+    stamp = tmp_path / "installed"
+    stamp.touch()
+    process = start(place, "make", f"VENV={sys.prefix}", f"STAMP={stamp}", "repro")
+    said, _ = process.communicate(timeout=1800)
+    assert process.returncode == 0, said
+    assert (place / "reports" / "smoke" / "index.html").is_file()
+    status = subprocess.run(["git", "status", "--short"], cwd=place, capture_output=True, text=True).stdout
+    assert status == " M dvc.lock\n"
 
 
 @pytest.mark.slow

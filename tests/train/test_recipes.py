@@ -185,13 +185,13 @@ def test_mixed_labels_are_smoothed_over_all_classes():
 
 
 def test_recipes_without_mixing_have_no_mixer():
-    assert [name for name in RECIPES if recipes.mixer(find(name), 10) is None] == ["short", "gab-finetune"]
+    assert [name for name in RECIPES if recipes.mixer(find(name), 10) is None] == ["short", "gab-finetune", "smoke"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_names_an_augmentation_and_lies_within_the_ranges(name):
     recipe = find(name)
-    assert recipe.augmentation == name and name in AUGMENTATIONS
+    assert recipe.augmentation == ("short" if name == "smoke" else name) and recipe.augmentation in AUGMENTATIONS
     for test, settings in recipes.RANGES.values():
         assert all(test(getattr(recipe, setting)) for setting in settings)
 
