@@ -190,7 +190,7 @@ def show_table(table: Table) -> None:
 
 
 def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, dict]:
-    """Metrics and timing of a row: its record, or trained under a learning curve that is drawn anew after each epoch."""
+    """Metrics and timing of a row: its record, or trained under a learning curve drawn anew after each epoch."""
     from ..train import train
 
     curve = display(HTML(""), display_id=True)
