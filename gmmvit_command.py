@@ -1,21 +1,14 @@
-"""The program `gmmvit`: help and wrong words are answered before torch and timm are loaded, which takes seconds."""
+"""The program `gmmvit`: runs gmmvit/cli.py by its path, for its package loads torch, which takes seconds."""
 
-import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+import runpy
+from importlib.util import find_spec
 from pathlib import Path
 
 
-def main() -> int:
-    """Reads the words by gmmvit/words.py, outside its package; then runs the verb inside it."""
-    place = Path(find_spec("gmmvit").origin).with_name("words.py")
-    spec = spec_from_file_location("gmmvit_words", place)
-    words = module_from_spec(spec)
-    spec.loader.exec_module(words)
-    words.parser().parse_args()  # --help ends here, and what the parser refuses
-    from gmmvit.cli import main
-
-    return main()
+def main() -> None:
+    """Ends with the exit code of the verb."""
+    runpy.run_path(str(Path(find_spec("gmmvit").origin).with_name("cli.py")), run_name="__main__")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

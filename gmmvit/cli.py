@@ -1,4 +1,8 @@
-"""What the verbs of `gmmvit` do: each is one call into the package and a printed table."""
+"""The command `gmmvit`: its words, and its verbs, each of which is one call into the package and a printed table.
+
+The program runs this file by its path (see gmmvit_command.py), so that --help and wrong words are answered before torch
+is loaded: the package is imported inside the verbs alone.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,55 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .core.errors import sentence, unknown
-from .words import parser
+
+def parser() -> argparse.ArgumentParser:
+    """The verbs and their options."""
+    top = argparse.ArgumentParser("gmmvit", description="Spatial priors for vision-transformer attention.")
+    verbs = top.add_subparsers(dest="verb", required=True)
+    verb = verbs.add_parser("models", help="the backbones, with their cost beside the published columns")
+    verb.add_argument("--attachable", action="store_true", help="timm's model files that masks attach to")
+    verb = verbs.add_parser("data", help="fetch data sets, or see what is there")
+    verb.add_argument("names", nargs="*", metavar="NAME")
+    verb.add_argument("--check", action="store_true", help="for every set: present, complete, size, where from")
+    verb.add_argument("--record", type=Path, metavar="FILE", help="write down what the set contains")
+    verb = verbs.add_parser("train", help="train one row, resumable; in many processes: torchrun -m gmmvit train ...")
+    verb.add_argument("row", nargs="?", metavar="ROW", help="a row of params.yaml, by name")
+    verb.add_argument("--params", type=Path, metavar="FILE", help="the file with the rows: the project's params.yaml")
+    verb.add_argument("--dataset")
+    verb.add_argument("--model")
+    verb.add_argument("--mask", help="gmm, elm, gab or none")
+    verb.add_argument("--recipe", help="short, smoke, gmm, gab-finetune, gab-imagenet, deit-transmix, coco-3x, ...")
+    verb.add_argument("--seed", type=int)
+    verb.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as epochs=3")
+    verb.add_argument("--out", type=Path, help="where the results go")
+    verb.add_argument("--device")
+    verb.add_argument("--workers", type=int, help="processes that load images")
+    verb.add_argument("--tensorboard", action="store_true", help="scalars for TensorBoard as well")
+    verb = verbs.add_parser("plan", help="what the rows of a profile cost")
+    verb.add_argument("params", nargs="?", type=Path, metavar="FILE", help="default: the project's params.yaml")
+    verb.add_argument("--speed", type=float, default=350.0, help="images/s of the plain vit on the device (350)")
+    verb = verbs.add_parser("rows", help="the params.yaml of a profile: the rows of its grid, by name")
+    verb.add_argument("profile", metavar="PROFILE", help="its name, or a file")
+    verbs.add_parser("check", help="is every name in params.yaml safe? prints the profile in force")
+    verb = verbs.add_parser("results", help="what the rows that were run came to: mean, spread, gain of a mask")
+    verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
+    verb = verbs.add_parser("report", help="a page of what was run and found: reports/PROFILE/index.html")
+    verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
+    verb.add_argument("--partial", action="store_true", help="of the tables and figures in reports/PROFILE/partial")
+    verb.add_argument("--out", type=Path, metavar="FOLDER", help="where the page goes")
+    verbs.add_parser("doctor", help="the machine, what is chosen on it, and what would stop a row of the profile")
+    verb = verbs.add_parser("bench", help="timings as ratios, in one run")
+    verb.add_argument("what", choices=("masks", "train", "data", "mix", "dense"))
+    verb.add_argument("--model", help="masks, dense: a model of timm (the 2.7M ViT, Swin-S); train: one (all five)")
+    verb.add_argument("--dataset", default="cifar10-mini", help="data: the set whose images are augmented")
+    verb.add_argument("--batch", type=int, default=128)
+    verb.add_argument("--rounds", type=int, help="best of so many (masks 20, mix 10, train, data and dense 5)")
+    verb.add_argument("--device")
+    verb.add_argument("--ways", action="store_true", help="masks: also from how many keys on a fused kernel is taken")
+    kept = verb.add_mutually_exclusive_group()
+    kept.add_argument("--record", action="store_true", help="keep the figures in reports/bench/WHAT[-MODEL].json")
+    kept.add_argument("--out", type=Path, metavar="FILE", help="keep the figures here")
+    return top
 
 
 def table(rows: Sequence[Sequence[object]], head: Sequence[str], left: int = 1) -> str:
@@ -28,124 +79,58 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str], left: int = 1) 
 
 def models(arguments: argparse.Namespace) -> None:
     """Prints the backbones with their cost beside the published columns, or the list of timm's files."""
-    if arguments.attachable:
-        print(attachable())
-        return
-    from .core.cost import cost
-    from .models import BACKBONES, create_model
-    from .paper.published import table as published
+    from gmmvit.paper import attachable, backbones
 
-    printed = {(row["model"], row["mask"]): row for row in published("gmm_main")["rows"]}
-    rows = []
-    for name in BACKBONES:
-        for mask in (None, "gmm"):
-            model = create_model(name, mask=mask)
-            ours, theirs = cost(model), printed.get((name, mask or "none"), {})
-            rows.append([
-                name + (" + gmm" if mask else ""),
-                f"{ours.parameters:,}",
-                unreached(model),
-                f"{theirs.get('parameters_M', '')}",
-                f"{ours.macs_paper / 1e6:.1f}",
-                f"{theirs.get('macs_M', '')}",
-                f"{ours.macs_full / 1e6:.1f}",
-                ours.depth,
-                theirs.get("depth", ""),
-            ])  # fmt: skip
-    head = (
-        "model",
-        "parameters",
-        "unreached",
-        "published M",
-        "MACs M",
-        "published",
-        "full MACs M",
-        "depth",
-        "published",
-    )
-    print("32 px, 10 classes, mean read-out for ViT; MACs by the paper's convention, and with the attention products;")
-    print(
-        "unreached: mask parameters that cannot reach the logits, because only a class token is read after their layer."
-    )
-    print(table(rows, head))
-
-
-def unreached(model: object) -> int:
-    """Parameters of attached masks that cannot reach the model's output."""
-    return sum(site.parameters for site in getattr(model, "spatial_sites", ()) if not site.reaches_output)
-
-
-def attachable() -> str:
-    """timm's model files with attention: where masks attach, and where not and why."""
-    from .paper.attachable import REFUSED, WORKS
-
-    lines = [f"gmmvit.attach works on {len(WORKS)} of timm's model files (tried with):"]
-    lines += [f"  {file:28} {config.name}" for file, config in sorted(WORKS.items())]
-    lines += [f"and refuses {len(REFUSED)} that mention attention but have no spatial self-attention with a softmax:"]
-    lines += [f"  {file:28} {reason}" for file, (_, reason) in sorted(REFUSED.items())]
-    return "\n".join(lines)
+    print(attachable.listed() if arguments.attachable else backbones.ABOUT + "\n" + table(*backbones.costs()))
 
 
 def data(arguments: argparse.Namespace) -> int:
     """Fetches data sets, or says what is there; 1 where a set that is needed is not there or not whole."""
-    from . import fetch as room
-    from .data import SETS
-    from .dense import room as dense
-    from .fetch.content import content
+    from gmmvit import fetch
 
-    rooms = dict.fromkeys(SETS, room) | dict.fromkeys(dense.SETS, dense)
     for name in arguments.names:
-        if name not in rooms:
-            raise ValueError(f"{unknown('data set', name, rooms)}; `gmmvit data` lists them all")
+        fetch.keeper(name)  # an unknown one is told before anything is fetched
     if arguments.record and (arguments.check or len(arguments.names) != 1):
         got = " ".join([*arguments.names, *(["--check"] if arguments.check else [])])
         raise ValueError(f"--record: expected one data set and no --check, got {got or 'none'}")
     if arguments.check or not arguments.names:
-        rows = [row for name in arguments.names or rooms for row in rooms[name].check([name])]
-        print(sets_table(rows))
-        needed = (arguments.names or sets_in_force()) if arguments.check else ()
-        return int(any(row.name in needed and not row.complete for row in rows))
+        found = fetch.check(arguments.names)
+        cells = [(f.name, *_yes(f.present, f.complete), f"{f.bytes / 1e6:.1f}", f.source or "-") for f in found]
+        print(table(cells, ("data set", "present", "complete", "MB", "where from")), *fetch.sentences(found), sep="\n")
+        needed = (arguments.names or _sets_in_force()) if arguments.check else ()
+        return int(any(each.name in needed and not each.complete for each in found))
     for name in arguments.names:
-        sources = rooms[name].obtain(name)
+        sources = fetch.record(name, arguments.record) if arguments.record else fetch.obtain(name)
         print(f"{name}: " + ", ".join(f"{split} {len(source):,}" for split, source in sources.items()))
-    if arguments.record:
-        from .data.places import write_json
-
-        arguments.record.parent.mkdir(parents=True, exist_ok=True)
-        write_json(arguments.record, (dense.content if rooms[name] is dense else content)(name))
     return 0
 
 
-def sets_table(rows: Sequence) -> str:
-    """Which data sets are there and whole, and below it a sentence for what is not."""
-    cells = [(r.name, _yes(r.present), _yes(r.complete), f"{r.bytes / 1e6:.1f}", r.source or "-") for r in rows]
-    lines = [table(cells, ("data set", "present", "complete", "MB", "where from"))]
-    lines += [f"{row.name}: {row.problem}" for row in rows if row.present and row.problem]
-    absent = [row for row in rows if not row.present]
-    if len(absent) > 1:
-        names = ", ".join(row.name for row in absent)
-        return "\n".join([*lines, f"not there: {names}; `gmmvit data NAME` fetches or draws a set, or says what to do"])
-    return "\n".join([*lines, *(f"{row.name}: {row.problem}" for row in absent)])
+def _yes(*values: bool) -> list[str]:
+    return ["yes" if value else "no" for value in values]
 
 
-def sets_in_force() -> set[str]:
-    """The data sets of the rows of params.yaml; none where there is no such file."""
-    from .paper.profiles import read
-    from .paper.project import root
+def _sets_in_force() -> set[str]:
+    """The data sets of the rows of the project's params.yaml; none where there is no such file."""
+    from gmmvit.paper.project import root
 
-    path = root() / "params.yaml"
-    return {row.dataset for row in read(path).rows.values()} if path.exists() else set()
+    return set(_params().datasets) if (root() / "params.yaml").exists() else set()
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _params(path: Path | None = None):
+    """The rows of a file; of the project's params.yaml where none is named."""
+    from gmmvit.paper.profiles import read
+    from gmmvit.paper.project import root
+
+    return read(path or root() / "params.yaml")
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Trains a row of params.yaml, or one described on the command line."""
-    from .paper.profiles import find_row, parse, read
-    from .train import train as run
-    from .train.rows import row_name
+    from gmmvit.data.places import project
+    from gmmvit.paper.profiles import find_row, parse
+    from gmmvit.paper.project import runs_folder
+    from gmmvit.train import train as run
+    from gmmvit.train.rows import row_name
 
     settings = {}
     for word in arguments.set:
@@ -161,41 +146,38 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.row:
         if given := [f"--{key}" for key, value in described.items() if value is not None] + ["--set"] * bool(settings):
             raise ValueError(f"the row {arguments.row} has its own settings: expected no {', '.join(given)}")
-        params = read(arguments.params)
+        params = _params(arguments.params)
         row, threads = vars(find_row(params, arguments.row)), params.threads
-        out = arguments.out or Path("reports") / params.profile / "runs" / row["name"]
+        folder = runs_folder(params.profile)
     else:
         if missing := [f"--{key}" for key in ("dataset", "model") if described[key] is None]:
-            wanted = f"a row of {arguments.params} by name, or --dataset and --model"
+            wanted = f"a row of {arguments.params or 'params.yaml'} by name, or --dataset and --model"
             raise ValueError(f"expected {wanted}, got no {' and no '.join(missing)}")
         row = {key: value for key, value in described.items() if value is not None} | {"set": settings}
         row["name"] = row_name(**row)
-        out = arguments.out or Path("runs") / row["name"]
+        folder = (project() or Path.cwd()) / "runs"
     options = {"device": arguments.device, "workers": arguments.workers, "tensorboard": arguments.tensorboard}
-    run(row, out, threads=threads, **options)
+    run(row, arguments.out or folder / row["name"], threads=threads, **options)
 
 
 def plan(arguments: argparse.Namespace) -> None:
     """Prints what the rows of a profile cost."""
-    from .paper.hours import ASSUMED, measured
-    from .paper.plan import plan as cost_of
-    from .paper.plan import plan_table
-    from .paper.profiles import read
-    from .paper.project import reports
-    from .paper.runs import runs
+    from gmmvit.paper.hours import ASSUMED, measured
+    from gmmvit.paper.plan import plan as cost_of
+    from gmmvit.paper.plan import plan_table
+    from gmmvit.paper.project import reports
+    from gmmvit.paper.runs import runs
 
-    params = read(arguments.params)
+    params = _params(arguments.params)
     found = cost_of(params.rows, arguments.speed)
     print(table(*plan_table(found)))
     print(f"profile {params.profile}; hours where {arguments.speed:g} images/s of the plain 2.7 M vit are trained")
-    for line in measured(runs(reports(params.profile)), found.work, found.vit):
-        print(line)
-    print(ASSUMED)
+    print(*measured(runs(reports(params.profile)), found.work, found.vit), ASSUMED, sep="\n")
 
 
 def rows(arguments: argparse.Namespace) -> None:
     """Prints the params.yaml of a profile: the rows of its grid by name."""
-    from .paper.project import file_of, params_of
+    from gmmvit.paper.project import file_of, params_of
 
     given = Path(arguments.profile)
     print(params_of(given if given.is_file() else file_of(arguments.profile)), end="")
@@ -203,49 +185,39 @@ def rows(arguments: argparse.Namespace) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Prints the profile in force, if every name in its file is one that is safe in a path and in a shell."""
-    print(_profile(arguments))
+    print(_params().profile)
 
 
 def results(arguments: argparse.Namespace) -> None:
     """Prints what the rows of a profile came to, and what a mask gained over the plain model."""
-    from .paper.project import reports, rows
-    from .paper.scores import HEAD, arms, scores_table
+    from gmmvit.paper.project import reports, rows
+    from gmmvit.paper.scores import HEAD, arms, scores_table
 
-    params = rows(_profile(arguments))
+    params = rows(arguments.profile or _params().profile)
     found = arms(params, reports(params.profile))
     ran = sum(arm.result.n for arm in found)
     print(table(scores_table(found), HEAD, left=3))
     print(f"profile {params.profile}: {ran} of {len(params.rows)} rows were run; scores in %, of the test set")
 
 
-def _profile(arguments: argparse.Namespace) -> str:
-    """The profile that was asked for, else the one in force."""
-    from .paper.profiles import read
-    from .paper.project import root
-
-    return arguments.profile or read(root() / "params.yaml").profile
-
-
 def report(arguments: argparse.Namespace) -> None:
     """Writes the report of a profile."""
-    from .paper.project import reports, rows
-    from .paper.report import write
+    from gmmvit.paper.project import reports, rows
+    from gmmvit.paper.report import write
 
-    profile = _profile(arguments)
+    profile = arguments.profile or _params().profile
     print(write(rows(profile), reports(profile), arguments.out, partial=arguments.partial))
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Prints the machine, what the engine makes of it, and what would stop a row; 1 where something would."""
-    from .paper.doctor import findings
-    from .paper.obstacles import obstacles
-    from .paper.profiles import read
-    from .paper.project import root
-    from .train.devices import find
+    from gmmvit.paper.doctor import findings
+    from gmmvit.paper.obstacles import obstacles
+    from gmmvit.train.devices import find
 
     device, said = find(), ""
     try:
-        params = read(root() / "params.yaml")
+        params = _params()
         profile, rows = params.profile, params.rows
     except (ValueError, OSError) as error:
         said, profile, rows = str(error), "", {}
@@ -264,10 +236,10 @@ def bench(arguments: argparse.Namespace) -> None:
     """Runs one of the benchmarks; keeps its figures where that is asked for."""
     import torch
 
-    from .bench import verbs as benches
-    from .bench.harness import save
-    from .paper.project import root
-    from .train import devices
+    from gmmvit.bench import verbs as benches
+    from gmmvit.bench.harness import save
+    from gmmvit.paper.project import root
+    from gmmvit.train import devices
 
     name = "-".join([arguments.what, *([arguments.model] if arguments.model else [])])
     record = root() / "reports" / "bench" / f"{name}.json"
@@ -275,8 +247,8 @@ def bench(arguments: argparse.Namespace) -> None:
         if (value := getattr(arguments, option)) is not None and value < 1:
             raise ValueError(f"--{option}: expected at least 1, got {value}")
     device = str(devices.find(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")))
-    figures, lines = getattr(benches, arguments.what)(arguments, device)
-    print(lines)
+    figures, parts = getattr(benches, arguments.what)(arguments, device)
+    print(*(part if isinstance(part, str) else table(*part) for part in parts), sep="\n")
     if out := arguments.out or (record if arguments.record else None):
         save(figures, out)
         print(f"saved to {out}")
@@ -293,6 +265,8 @@ def main(words: Iterable[str] | None = None) -> int:
     try:
         return VERBS[arguments.verb](arguments) or 0
     except Exception as error:
+        from gmmvit.core.errors import sentence
+
         if os.environ.get("GMMVIT_DEBUG", "0") != "0":
             traceback.print_exc()
         print(f"gmmvit {arguments.verb}: {sentence(error)}", file=sys.stderr)
@@ -300,3 +274,7 @@ def main(words: Iterable[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"gmmvit {arguments.verb}: interrupted", file=sys.stderr)
         return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,12 +21,12 @@ import gmmvit
 from gmmvit import data
 from gmmvit.analysis.fields import effective_receptive_field
 from gmmvit.data import arrays, images, sets
-from gmmvit.dense import shapes
+from gmmvit.fetch import shapes
 from gmmvit.fetch.download import unpacked
 from gmmvit.paper.runs import runs, unsound
 from gmmvit.train import checkpoint
 from gmmvit.train.engine import engine
-from gmmvit.train.start import from_file, take
+from gmmvit.train.weights import from_file, take
 
 MINI = Path(__file__).parents[1] / "data" / "cifar10-mini"
 TRAIN = ("train", "--dataset", "cifar10-mini", "--model", "test_vit", "--out", "out/run")

@@ -15,8 +15,7 @@ from ..core.masks import GaussianMixtureMask
 from ..core.products import at_rest
 from ..train.classify import Classification, numpy_seed
 from ..train.mixing import mixed_sample
-from ..train.rows import unmasked_model
-from ..train.start import position_parameters
+from ..train.start import position_parameters, unmasked_model
 from .fields import VoidField, effective_receptive_field
 from .positions import position_biases, reset_positions
 

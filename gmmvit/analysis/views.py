@@ -15,11 +15,11 @@ from PIL import Image
 
 from ..core.attach import attach, masks_of
 from ..data import find, load
-from ..paper.gab_arms import LENGTH
 from ..paper.names import MASKS, MODELS
 from ..train.learned import read, read_arrays
-from ..train.rows import START_OPTIONS, Row, unmasked_model
-from ..train.start import from_file, from_timm, take
+from ..train.rows import LENGTH, START_OPTIONS, Row
+from ..train.start import unmasked_model
+from ..train.weights import from_file, from_timm, take
 from .fields import AT_ONCE, effective_receptive_field
 from .masks import relative_kernel
 from .positions import position_biases

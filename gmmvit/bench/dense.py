@@ -10,9 +10,9 @@ import torch
 
 from ..core.fold import fold
 from ..data.memory import keep_freed_memory
-from ..dense import recipes
 from ..dense.backbone import pyramid
 from ..dense.detector import Detector
+from ..dense.recipes import RECIPES
 from ..dense.transforms import Movable
 from ..models.parts import set_fused
 from ..train.precision import Working, resolve
@@ -57,7 +57,7 @@ def bench_dense(
 def detector(model: str, size: int, options: dict) -> Detector:
     """A detector of this arm; all arms begin with the same weights."""
     torch.manual_seed(0)
-    recipe = recipes.find(RECIPE)
+    recipe = RECIPES[RECIPE]
     body = pyramid(model, drop_path=recipe.drop_path, **options)
     return Detector(body, CLASSES, short=size, long=size, width=recipe.width, regions=recipe.regions)
 
@@ -80,7 +80,7 @@ def scene(size: int) -> tuple[Movable, Movable]:
 
 def training(model: Detector, images: Movable, targets: Movable, dtype: torch.dtype, world: World) -> Step:
     """The engine's own update: forward pass, the five losses, backward pass, AdamW."""
-    recipe = dataclasses.replace(recipes.find(RECIPE), batch=1)
+    recipe = dataclasses.replace(RECIPES[RECIPE], batch=1)
 
     def loss(model: Detector, images: Movable, targets: Movable, step: int) -> torch.Tensor:
         return sum(model(images, targets).values())

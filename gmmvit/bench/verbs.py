@@ -1,13 +1,17 @@
-"""The verbs of `gmmvit bench`: each runs one benchmark and puts its figures into a table."""
+"""The verbs of `gmmvit bench`: each runs one benchmark; its figures, and what is said of them.
+
+That is sentences, and tables as their rows below a head.
+"""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable
 
-from ..cli import table
 from ..core.errors import unknown
 from .harness import stock_speed
+
+Said = tuple[dict, list[str | tuple[list[tuple], tuple[str, ...]]]]
 
 
 def model_of(arguments: Namespace, valid: Iterable[str] = ()) -> str | None:
@@ -22,7 +26,7 @@ def model_of(arguments: Namespace, valid: Iterable[str] = ()) -> str | None:
     return arguments.model
 
 
-def masks(arguments: Namespace, device: str) -> tuple[dict, str]:
+def masks(arguments: Namespace, device: str) -> Said:
     """What a mask costs in a training step."""
     from .masks import bench_masks
 
@@ -36,40 +40,41 @@ def masks(arguments: Namespace, device: str) -> tuple[dict, str]:
         )
         for name, speed in figures["images_per_second"].items()
     ]
-    lines = table(rows, ("a training step with", "images/s", "time", "bytes for backward"))
-    lines += f"\nover the faster step without a mask: {figures['without']} attention"
-    return _with_ways(figures, lines, device, rounds) if arguments.ways else (figures, lines)
+    said = (rows, ("a training step with", "images/s", "time", "bytes for backward"))
+    parts = [said, f"over the faster step without a mask: {figures['without']} attention"]
+    return _with_ways(figures, parts, device, rounds) if arguments.ways else (figures, parts)
 
 
-def _with_ways(figures: dict, lines: str, device: str, rounds: int) -> tuple[dict, str]:
+def _with_ways(figures: dict, parts: list, device: str, rounds: int) -> Said:
     """Adds from how many keys on a fused kernel pays, and puts it into ways.toml."""
     from pathlib import Path
 
     import torch
 
+    from ..core import ways
     from . import ways as bench_ways
 
     if torch.device(device).type == "cpu":
         raise ValueError("--ways: expected the device of a GPU, for FlexAttention has no gradients on a CPU, got cpu")
-    seconds, path = bench_ways.bench_ways(device, rounds), Path(bench_ways.__file__).with_name("ways.toml")
+    seconds, path = bench_ways.bench_ways(device, rounds), Path(ways.__file__).with_name("ways.toml")
     bench_ways.fill(path, torch.device(device).type, seconds, torch.cuda.get_device_name(device))
     rows = [
         (kind, keys, *(f"{way} {1e3 * each:.2f} ms" for way, each in found.items()))
         for kind, lengths in seconds.items()
         for keys, found in lengths.items()
     ]
-    lines += "\n" + table(rows, ("mask", "keys", "explicit product", "fused")) + f"\nways taken from now on: {path}"
-    return figures | {"ways": seconds}, lines
+    parts += [(rows, ("mask", "keys", "explicit product", "fused")), f"ways taken from now on: {path}"]
+    return figures | {"ways": seconds}, parts
 
 
-def train(arguments: Namespace, device: str) -> tuple[dict, str]:
+def train(arguments: Namespace, device: str) -> Said:
     """Our training step against the stock one and against the peak."""
     from .train import BACKBONES, bench_train
 
     model = model_of(arguments, BACKBONES)
     names = (model,) if model else BACKBONES
     figures = bench_train(names, arguments.batch, arguments.rounds or 5, device)
-    rows, texts = [], []
+    rows, parts = [], []
     for name, measured in figures["backbones"].items():
         speeds, ratios = measured["images_per_second"], measured["over_stock"]
         timm = measured["timm_over_stock"].get("timm")
@@ -85,22 +90,22 @@ def train(arguments: Namespace, device: str) -> tuple[dict, str]:
             f"{measured['peak_gflops']:.0f}",
         ))  # fmt: skip
         own = [(o["operator"], o["calls"], f"{o['ms']:.1f}", f"{o['share']:.1%}") for o in measured["operators"]]
-        texts.append(f"\n{name} + GMM, one step\n" + table(own, ("operator", "calls", "ms", "share")))
+        parts += [f"\n{name} + GMM, one step", (own, ("operator", "calls", "ms", "share"))]
     head = ("images/s", "stock", "timm x", "ours", "x", "ours + GMM", "x", "of the peak", "peak GFLOP/s")
-    return figures, table(rows, head) + "\n" + "\n".join(texts)
+    return figures, [(rows, head), *parts]
 
 
-def data(arguments: Namespace, device: str) -> tuple[dict, str]:
+def data(arguments: Namespace, device: str) -> Said:
     """What augmenting costs."""
     from .data import bench_data
 
     figures = bench_data(arguments.dataset, batch=arguments.batch, rounds=arguments.rounds or 5)
     speeds, shares = figures["images_per_second_of_a_worker"], figures["share_of_a_step"]
     rows = [(recipe, f"{speed:,}", f"{shares[recipe]:.1%}") for recipe, speed in speeds.items()]
-    return figures, table(rows, ("recipe", "images/s of a worker", "of a GMM-ViT step"))
+    return figures, [(rows, ("recipe", "images/s of a worker", "of a GMM-ViT step"))]
 
 
-def mix(arguments: Namespace, device: str) -> tuple[dict, str]:
+def mix(arguments: Namespace, device: str) -> Said:
     """What TransMix adds to CutMix."""
     from .mix import MODELS, bench_mix
 
@@ -111,10 +116,10 @@ def mix(arguments: Namespace, device: str) -> tuple[dict, str]:
     for name, measured in figures["models"].items():
         speeds = measured["images_per_second"]
         rows.append((name, f"{speeds['cutmix']:.0f}", f"{speeds['transmix']:.0f}", f"{measured['time']:+.1%}"))
-    return figures, table(rows, ("images/s", "CutMix", "TransMix", "time of a step"))
+    return figures, [(rows, ("images/s", "CutMix", "TransMix", "time of a step"))]
 
 
-def dense(arguments: Namespace, device: str) -> tuple[dict, str]:
+def dense(arguments: Namespace, device: str) -> Said:
     """What GAB adds to a Mask R-CNN."""
     import timm
 
@@ -128,5 +133,5 @@ def dense(arguments: Namespace, device: str) -> tuple[dict, str]:
         (names[kind], f"{found['plain']:.2f}", f"{found['gab']:.2f}", f"{figures['time'][kind]:+.1%}")
         for kind, found in figures["seconds"].items()
     ]
-    lines = table(rows, ("one image", "plain (s)", "with GAB", "time"))
-    return figures, f"{lines}\nMask R-CNN on {figures['model']} at {figures['size']} px"
+    said = f"Mask R-CNN on {figures['model']} at {figures['size']} px"
+    return figures, [(rows, ("one image", "plain (s)", "with GAB", "time")), said]

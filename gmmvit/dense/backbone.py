@@ -17,7 +17,7 @@ from timm.models.swin_transformer_v2 import SwinTransformerV2Block
 from ..core.attach import Site, attach
 from ..core.masks import SpatialMask
 from ..models.parts import fused_off_cpu
-from ..train.start import from_file, from_timm, take
+from ..train.weights import from_file, from_timm, take
 
 STRIDES = (4, 8, 16, 32)
 # In other frameworks a Swin keeps windows of 7 and its shifts at every stage and size; timm's shrinks them to its maps.

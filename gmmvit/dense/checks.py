@@ -1,4 +1,4 @@
-"""What is wrong with a row of detection or segmentation, all at once: gmmvit.train.checks hands such rows over."""
+"""What is wrong with a row of detection or segmentation, all at once: gmmvit.train.tasks leads here."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..core.errors import unknown
 from ..core.masks import KINDS
 from ..train.checks import wrong_settings
 from ..train.rows import Row
-from . import backbone, room
+from . import backbone, sets
 
 
 def problems(row: Row, processes: int = 1) -> list[str]:
     """A sentence for each problem; the data need not be there."""
     wrong = []
-    if row.dataset not in room.SETS:
-        wrong.append(unknown(f"data set of the recipe {row.recipe}", row.dataset, room.SETS))
+    if row.dataset not in sets.SETS:
+        wrong.append(unknown(f"data set of the recipe {row.recipe}", row.dataset, sets.SETS))
     if row.mask not in ("none", *KINDS):
         wrong.append(unknown("mask", row.mask, ["none", *KINDS]))
     unset, row = wrong_settings(row)
@@ -24,8 +24,8 @@ def problems(row: Row, processes: int = 1) -> list[str]:
         if option in row.set:
             wrong.append(f"{option}: expected no such setting in a row of {row.recipe_settings.kind}")
     recipe = row.recipe_settings
-    if row.dataset in room.SETS and room.SETS[row.dataset].kind != recipe.kind:
-        kind = room.SETS[row.dataset].kind
+    if row.dataset in sets.SETS and sets.SETS[row.dataset].kind != recipe.kind:
+        kind = sets.SETS[row.dataset].kind
         wrong.append(f"{row.recipe} is a recipe of {recipe.kind}, {row.dataset} a set of {kind}")
     least = 2 if recipe.kind == "segmentation" else 1  # UPerNet normalises over the images of a part
     parts = processes * recipe.accumulate

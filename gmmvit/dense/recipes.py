@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..core.errors import unknown
 from ..train.recipes import MIXING, Recipe
 
 if TYPE_CHECKING:
@@ -115,13 +114,6 @@ RECIPES |= {  # ours: a minute on drawn shapes
         RECIPES["ade20k-160k"], epoch_steps=20, batch=8, lr=4e-4, warmup_steps=40, drop_path=0.0, width=64
     ),
 }
-
-
-def find(name: str) -> DenseRecipe:
-    """The recipe of this name; a ValueError names the nearest one."""
-    if name not in RECIPES:
-        raise ValueError(unknown("recipe", name, RECIPES))
-    return RECIPES[name]
 
 
 def rate(recipe: DenseRecipe, step: int, steps_per_epoch: int) -> float:

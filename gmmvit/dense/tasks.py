@@ -18,12 +18,12 @@ from ..train import kernels
 from ..train.processes import World
 from ..train.rows import Row
 from ..train.shares import evaluation_keys, training_keys
-from . import evaluate, room, segmenter
+from . import evaluate, segmenter, sets
 from .backbone import Pyramid, pyramid, statistics
 from .crops import for_segmentation
 from .detector import Detector
 from .multi_scale import Sizes, for_detection
-from .recipes import find
+from .recipes import RECIPES
 from .segmenter import Segmenter
 from .transforms import Movable
 
@@ -39,10 +39,10 @@ class Dense:
 
     def __init__(self, row: Row, world: World, workers: int | None = None):
         self.row, self.world, self.recipe = row, world, row.recipe_settings
-        self.dataset = room.find(row.dataset)
+        self.dataset = sets.find(row.dataset)
         self.workers = loading_processes(world.device, arrays=False) if workers is None else workers
         self.shares = world.size * self.recipe.accumulate
-        self.factor = self.dataset.size / find(row.recipe).short
+        self.factor = self.dataset.size / RECIPES[row.recipe].short
         self.short, self.long = (round(side * self.factor) for side in (self.recipe.short, self.recipe.long))
         uint8 = round((4 * self.short * self.long) ** 0.5)  # side of an image that takes as much: float32, and masks
         require_shared_memory(
@@ -52,7 +52,7 @@ class Dense:
     @cached_property
     def sources(self) -> dict:
         """The samples of each split."""
-        return room.load(self.row.dataset)
+        return sets.load(self.row.dataset)
 
     @cached_property
     def steps(self) -> int:
@@ -185,11 +185,6 @@ class Segmentation(Dense):
 
 
 TASKS = {"detection": Detection, "segmentation": Segmentation}
-
-
-def images(row: Row) -> dict[str, int]:
-    """Images of each split, before they are there."""
-    return room.find(row.dataset).images
 
 
 def macs(row: Row) -> int:

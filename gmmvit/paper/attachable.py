@@ -101,3 +101,12 @@ def build(config: Config, num_classes: int = 10) -> tuple[nn.Module, tuple[int, 
     model = timm.create_model(config.name, num_classes=num_classes, **config.options)
     size = config.size or config.options.get("img_size", model.pretrained_cfg["input_size"][1:])
     return model, (size, size) if isinstance(size, int) else tuple(size)
+
+
+def listed() -> str:
+    """timm's model files with attention: where masks attach, and where not and why."""
+    lines = [f"gmmvit.attach works on {len(WORKS)} of timm's model files (tried with):"]
+    lines += [f"  {file:28} {config.name}" for file, config in sorted(WORKS.items())]
+    lines += [f"and refuses {len(REFUSED)} that mention attention but have no spatial self-attention with a softmax:"]
+    lines += [f"  {file:28} {reason}" for file, (_, reason) in sorted(REFUSED.items())]
+    return "\n".join(lines)

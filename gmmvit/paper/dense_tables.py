@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 
 from ..dense import recipes
-from ..dense.room import SETS
+from ..dense.sets import SETS
 from ..train import learned
 from ..train.rows import Row
 from . import deviations, names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from ..train.rows import START_OPTIONS, Row
+from ..train.rows import LENGTH, START_OPTIONS, Row
 from . import names
 from .names import DATASETS, SIZES
 from .published import table as published_table
@@ -12,7 +12,6 @@ from .runs import Group, group
 
 ARM = {"pretrained": False, "reset_positions": True, "mask": "none", "share_heads": True}
 BASE = {"mask": "none", "reset_positions": True}  # what gains are measured against
-LENGTH = ("epochs", "warmup_epochs", "batch", "accumulate", "precision")  # settings that leave a row in its arm
 
 
 def gab_groups(rows: Mapping[str, Row], runs: Iterable[dict], failed: Collection[str] = ()) -> list[Group]:

@@ -71,9 +71,10 @@ def causes(row: Row, device: torch.device) -> list[str]:
 
 def _unseen(dataset: str) -> str:
     """A sentence where a set of detection or segmentation is neither known nor to be found or drawn."""
-    from ..dense.room import SETS as DENSE
+    from ..dense.sets import SETS as DENSE
+    from ..fetch.annotated import DRAWN
 
-    known = DENSE[dataset]
-    if known.make or record_of(folder_of(dataset)) or locate(*(f"{home}/annotations" for home in known.homes)):
+    homes = DENSE[dataset].homes
+    if dataset in DRAWN or record_of(folder_of(dataset)) or locate(*(f"{home}/annotations" for home in homes)):
         return ""
     return f"{dataset} is not in {folder_of(dataset)}: `gmmvit data {dataset}` says what to do"

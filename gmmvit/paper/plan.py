@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
-from types import ModuleType
 
+from ..train import tasks
 from ..train.checks import BadRow, problems
-from ..train.rows import Row, split_counts, unmasked_model
+from ..train.rows import Row
 from .hours import a100_speed
 
 FORWARD, TRAINING = 2, 6  # FLOPs of a MAC: a product and a sum; a training step costs three forward passes
@@ -66,10 +65,7 @@ def _line(group: tuple[str, ...], runs: list[tuple[float, ...]]) -> Line:
 
 def images_seen(row: Row) -> tuple[int, int]:
     """Images of all training steps, and of the evaluation after each epoch."""
-    from ..data.sets import find
-
-    recipe = row.recipe_settings
-    images = split_counts(find(row.dataset)) if row.kind == "classification" else _dense().images(row)
+    recipe, images = row.recipe_settings, tasks.of(row.kind).images(row)
     evaluated = images["test"] + (images["val"] if recipe.select == "validation" else 0)
     steps = recipe.total_epochs * recipe.steps_per_epoch(images["train"])
     return steps * recipe.batch, recipe.total_epochs * evaluated
@@ -81,19 +77,8 @@ class _Macs(dict):
     def of(self, row: Row) -> int:
         key = row.model, row.dataset, row.kind, tuple(sorted(row.model_options.items()))
         if key not in self:
-            self[key] = _classifier_macs(row) if row.kind == "classification" else _dense().macs(row)
+            self[key] = tasks.of(row.kind).macs(row)
         return self[key]
-
-
-def _classifier_macs(row: Row) -> int:
-    from ..core.cost import cost
-    from ..data.sets import find
-
-    return cost(unmasked_model(row), find(row.dataset).size).macs_full
-
-
-def _dense() -> ModuleType:
-    return importlib.import_module("gmmvit.dense.tasks")  # only where there are such rows: it wants gmmvit[dense]
 
 
 def plan_table(plan: Plan) -> tuple[list[tuple[object, ...]], tuple[str, ...]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib  # of gmmvit.dense, by name: rows of classification do not depend on it
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -15,8 +14,10 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from ..core.errors import first_line, shown, unknown
-from .recipes import RANGES, RECIPES, known
-from .rows import MODEL_OPTIONS, START_OPTIONS, Row, fits, mask_hints, recipe_hints, split_counts, unmasked_model
+from . import tasks
+from .recipes import RANGES, RECIPES
+from .rows import MODEL_OPTIONS, START_OPTIONS, Row, fits, mask_hints, recipe_hints, split_counts
+from .start import position_parameters, unmasked_model
 
 SAFE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # a file name, and the key of a DVC stage
 ROW_HINTS = {name: hint for name, hint in get_type_hints(Row).items() if name != "name"}
@@ -50,9 +51,12 @@ def problems(row: Mapping | Row, processes: int = 1) -> list[str]:
     """What is wrong with a row wherever it may run: a sentence for each problem; the data need not be there."""
     fields, wrong = well_typed(_fields(row), named=True)
     row = Row(**{"dataset": "", "model": "", **fields})
-    if row.recipe in known() and row.recipe not in RECIPES:
-        return wrong + importlib.import_module("gmmvit.dense.checks").problems(row, processes)
-    wrong += _unknown_names(row)
+    return wrong + tasks.of(row.kind).problems(row, processes)
+
+
+def classification_problems(row: Row, processes: int = 1) -> list[str]:
+    """The sentences about a row of classification; of one with an unknown recipe, too."""
+    wrong = _unknown_names(row)
     unset, row = wrong_settings(row)
     wrong += unset
     if row.recipe in RECIPES:
@@ -104,7 +108,7 @@ def _unknown_names(row: Row) -> list[str]:
         wrong.append(f"unknown model {row.model!r}: {hint}expected {ours} or a name of timm.list_models()")
     if row.mask != "none" and row.mask not in KINDS:
         wrong.append(unknown("mask", row.mask, ["none", *KINDS]))
-    return wrong + ([unknown("recipe", row.recipe, known())] if row.recipe not in RECIPES else [])
+    return wrong + ([unknown("recipe", row.recipe, tasks.recipes())] if row.recipe not in RECIPES else [])
 
 
 def wrong_settings(row: Row) -> tuple[list[str], Row]:
@@ -208,8 +212,6 @@ def _wrong_start(row: Row) -> list[str]:
 def _has_positions(dataset: str, model: str) -> bool:
     """Whether the model has positions of its own."""
     import torch
-
-    from .start import position_parameters
 
     with torch.device("meta"):
         return bool(position_parameters(unmasked_model(Row(dataset, model))))

@@ -1,4 +1,4 @@
-"""Images to classes, as a task of the loop: its model, its batches, its loss and its test."""
+"""Images to classes, a task of the loop (see tasks.py): its model, its batches, its loss and its test."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from .. import data
-from ..core.attach import attach
+from ..core.cost import cost
 from ..data.augment import Augmentation
 from ..data.feed import Feed
 from ..data.finish import Pieces, Raw, Unfinished
 from ..data.loader import Stream
 from ..data.workers import loading_processes, require_shared_memory
-from ..models.parts import fused_off_cpu
 from . import recipes
+from .checks import classification_problems as problems
 from .mixing import mixed_sample, shift_quantiles
 from .processes import World
-from .rows import Row
+from .recipes import RECIPES
+from .rows import Row, split_counts
 from .shares import evaluation_keys, training_keys
-from .start import starting_model
+from .start import model_of, unmasked_model
 
+__all__ = ["RECIPES", "images", "macs", "problems", "task"]  # what tasks.py asks for
 EVALUATION_BATCH = 250
 TESTED = "test", "val"  # the splits in the order in which the loop tests on them
 SHIFTED, BOXES = 256, 32  # training images whose labels TransMix shifts after each epoch, and their boxes
@@ -47,10 +49,7 @@ class Classification:
 
     def model(self) -> nn.Module:
         """The row's model as training finds it, a function of the row."""
-        model = fused_off_cpu(starting_model(self.row), self.world.device)
-        if self.row.mask != "none":
-            attach(model, self.row.mask, img_size=self.dataset.size, **self.row.mask_options)
-        return model
+        return model_of(self.row, self.world.device)
 
     @cached_property
     def image(self) -> torch.Tensor:
@@ -159,3 +158,16 @@ def numpy_seed(seed: int, step: int) -> Iterator[None]:
         yield
     finally:
         np.random.set_state(before)
+
+
+task = Classification
+
+
+def images(row: Row) -> dict[str, int]:
+    """Images of each split, before they are there."""
+    return split_counts(data.find(row.dataset))
+
+
+def macs(row: Row) -> int:
+    """Full MACs of one image; masks add none."""
+    return cost(unmasked_model(row), data.find(row.dataset).size).macs_full

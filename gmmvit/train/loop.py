@@ -6,7 +6,6 @@ the state of a run is its weights, its optimiser and its place, and a killed run
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import time
@@ -19,9 +18,8 @@ import torch
 
 from ..data.memory import keep_freed_memory
 from ..data.progress import bar
-from . import checkpoint, kernels, precision, processes, results, signals
+from . import checkpoint, kernels, precision, processes, record, signals, tasks
 from .checks import check
-from .classify import Classification
 from .engine import engine
 from .machine import computing
 from .pace import Pace
@@ -72,7 +70,7 @@ def train(
     out, plain = Path(out), json.loads(json.dumps(vars(row)))
     told = f"{row.name} has already ended in {out}: delete that folder to train it anew"
     saved = checkpoint.folder_for(out)
-    done = results.finished(out, plain)
+    done = record.finished(out, plain)
     if done and (out / "scores.json").exists() and not checkpoint.left(out) and processes.size_asked_for() == 1:
         say(told)
         return done
@@ -85,14 +83,14 @@ def train(
     ):
         world.agreed(row.name)  # the others wait here until the first one has the folder
         say = say if world.first else (lambda line: None)
-        if done := results.finished(out, plain):  # while we waited, or its process was killed right after
+        if done := record.finished(out, plain):  # while we waited, or its process was killed right after
             world.agreed(f"{row.name} has ended")
             if world.first:
-                results.write_scores(out, done)  # of a run from before there was such a file
+                record.write_scores(out, done)  # of a run from before there was such a file
                 checkpoint.remove(saved / "last.pt")
             say(told)
             return done
-        results.refuse_another(out, plain)
+        record.refuse_another(out, plain)
         run = Run(row, plain, out, world, workers, say)
         run.resume()
         watch = _tensorboard(out, run.place.history) if tensorboard and world.first else None
@@ -112,7 +110,7 @@ class Run:
         self.plain, self.out, self.world, self.say = plain, out, world, say
         self.engine = engine(row.kind)
         self.saved = checkpoint.folder_for(out) / "last.pt"
-        self.recipe, self.task = row.recipe_settings, task_of(row)(row, world, workers)
+        self.recipe, self.task = row.recipe_settings, tasks.of(row.kind).task(row, world, workers)
         self.precision = precision.resolve(self.recipe.precision, world.device)
         say(
             f"{row.name}: {world.size} process(es) on {world.device.type}, {self.precision.name} ({self.precision.why})"
@@ -164,7 +162,7 @@ class Run:
     def _tick(self) -> None:
         now = time.monotonic()
         self.place.total += now - self.clock
-        self.place.memory = results.peak_memory(self.world.device, self.place.memory)
+        self.place.memory = record.peak_memory(self.world.device, self.place.memory)
         self.clock = now
 
     # the moves
@@ -272,23 +270,16 @@ class Run:
         facts = {"images": self.place.images, "precision": self.precision.name, "threads": torch.get_num_threads()}
         if self.precision.name == "float16":
             facts["skipped_steps"] = int(self.update.skipped)
-        metrics = results.summary(self.plain, model, self.task, history, chosen, **facts)
+        metrics = record.summary(self.plain, model, self.task, history, chosen, **facts)
         if self.world.first:
             place = self.place
-            times = results.timing(place.images, place.seconds, place.total, place.memory, self.world)
-            results.write(self.out, model, metrics, history, times, self.task.samples(model))
+            times = record.timing(place.images, place.seconds, place.total, place.memory, self.world)
+            record.write(self.out, model, metrics, history, times, self.task.samples(model))
             checkpoint.remove(self.saved)
             score = self.recipe.score
             said = f"{score.replace('top1', 'top-1')} {metrics[score]:.2f} % (best {metrics[f'best_{score}']:.2f} %)"
             self.say(f"{said}; results in {self.out}")
         return metrics
-
-
-def task_of(row: Row) -> Callable:
-    """What makes the task of a row; detection and segmentation are looked up by name, so that others do without."""
-    if row.kind == "classification":
-        return Classification
-    return importlib.import_module("gmmvit.dense.tasks").TASKS[row.kind]
 
 
 def _tensorboard(out: Path, history: list[dict]):

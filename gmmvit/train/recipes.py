@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ..core.errors import unknown
+from . import tasks
 
 if TYPE_CHECKING:
     import torch
@@ -181,16 +182,9 @@ RECIPES: dict[str, Recipe] = {
 RECIPES["smoke"] = replace(RECIPES["short"], epochs=1, warmup_epochs=0.2)  # ours too: does a row run?
 
 
-def known() -> dict[str, Recipe]:
-    """All recipes by name, those of detection and segmentation too."""
-    from ..dense.recipes import RECIPES as dense
-
-    return RECIPES | dense
-
-
 def find(name: str) -> Recipe:
-    """The recipe of this name; a ValueError names the nearest one."""
-    recipes = known()
+    """The recipe of this name, of whatever kind; a ValueError names the nearest one."""
+    recipes = RECIPES if name in RECIPES else tasks.recipes()
     if name not in recipes:
         raise ValueError(unknown("recipe", name, recipes))
     return recipes[name]

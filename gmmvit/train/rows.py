@@ -1,8 +1,7 @@
-"""A row, one training: its name, its settings by the name of whom they are for, and the model it builds.
+"""A row, one training: its name, and its settings by the name of whom they are for.
 
 row = Row("cifar10", "vit", "gmm", set={"kernels": 3})
-model = unmasked_model(row)
-attach(model, row.mask, **row.mask_options)  # unless row.mask is "none"
+row.mask_options  # {"kernels": 3}
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
-from .recipes import Recipe, find, known
+from . import tasks
+from .recipes import RECIPES, Recipe, find
 
 if TYPE_CHECKING:
-    import torch.nn as nn
-
     from ..data import DataSet
 
+LENGTH = ("epochs", "warmup_epochs", "batch", "accumulate", "precision")  # settings that leave a row in its arm
 MODEL_OPTIONS = ("readout",)
 START_OPTIONS = {"pretrained": bool, "pretrained_file": str, "reset_positions": bool}  # of gmmvit.train.start
 
@@ -52,7 +51,7 @@ class Row:
     @property
     def kind(self) -> str:
         """classification, detection or segmentation, as the recipe is; of an unknown recipe, classification."""
-        return known().get(self.recipe, Recipe).kind
+        return _recipe(self.recipe).kind
 
     @property
     def mask_options(self) -> dict:
@@ -93,34 +92,6 @@ def _number_name(value: object) -> str:
     return short if isinstance(value, (int, float)) and float(short) == value else str(value)
 
 
-def unmasked_model(row: Row) -> nn.Module:
-    """The row's model for its data set's image size and classes, untrained and without its mask."""
-    import timm
-
-    from ..data.sets import find as find_set
-    from ..models import BACKBONES, create_model
-
-    dataset, drop_path = find_set(row.dataset), row.recipe_settings.drop_path
-    if row.model in BACKBONES:
-        made = dict(img_size=dataset.size, num_classes=dataset.classes, drop_path=drop_path)
-        return create_model(row.model, **made, **row.model_options)
-    return timm.create_model(  # which leaves out what is None: some classes take no size, or no stochastic depth
-        row.model,
-        num_classes=dataset.classes,
-        img_size=resized(row.model, dataset),
-        drop_path_rate=drop_path or None,
-        **row.model_options,
-    )
-
-
-def resized(model: str, dataset: DataSet) -> int | None:
-    """The size a timm model is to be built for, where it is tied to one and that is not the data set's."""
-    import timm
-
-    shipped = timm.get_pretrained_cfg(model)
-    return dataset.size if shipped.fixed_input_size and shipped.input_size[-1] != dataset.size else None
-
-
 def split_counts(dataset: DataSet) -> dict[str, int]:
     """Images of each split, after the 70/15/15 split of pooled sets."""
     from ..data.files import SHARES
@@ -132,8 +103,13 @@ def split_counts(dataset: DataSet) -> dict[str, int]:
 
 def recipe_hints(recipe: str) -> dict[str, object]:
     """{setting: its type} of a recipe; of an unknown one, those of classification."""
-    found = known().get(recipe)
-    return _hints(Recipe if found is None else type(found))
+    found = _recipe(recipe)
+    return _hints(found if isinstance(found, type) else type(found))
+
+
+def _recipe(name: str) -> Recipe | type[Recipe]:
+    """The recipe of this name; of an unknown one, the class of classification's."""
+    return RECIPES.get(name) or tasks.recipes().get(name, Recipe)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Where a row's weights begin: drawn from its seed, or pretrained, with the positions drawn anew where the row says so.
+"""A row's model: as its seed draws it, as its training begins, and with the row's mask on it.
 
 The GAB paper fine-tunes pretrained models whose position MLP is re-initialised in every arm (erratum A2):
 pretrained: true (timm's weights) or pretrained_file: <path>, and reset_positions: true.
@@ -7,29 +7,45 @@ pretrained: true (timm's weights) or pretrained_file: <path>, and reset_position
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping
-from pathlib import Path
 
+import timm
 import torch
 import torch.nn as nn
 
-from ..core.errors import first_line
-from ..data.sets import find
-from .rows import Row, resized, unmasked_model
-
-SHOWN = 3  # names in a sentence
-IN_A_ROW = "name it in the row: set: {pretrained_file: <path>}, or `gmmvit train ROW --set pretrained_file=<path>`"
-
-NAMED = re.compile(  # a part of a parameter's name, whole
-    r"pos_embed.*|pos_embd|(patch|pixel)_pos|position_embedding_table|rope"  # absolute
-    r"|(shared_)?rel_pos(_h|_w|_bias)?|relative_position_bias_table|(height|width)_rel"  # relative
-    r"|pos_proj|(cpb|meta)_mlp|attention_biases"
-)
+from ..core.attach import attach
+from ..data.sets import DataSet, find
+from ..models import BACKBONES, create_model
+from ..models.parts import fused_off_cpu
+from .rows import Row
+from .weights import from_file, from_timm, take
 
 
-class WeightsNotObtained(OSError):
-    """Pretrained weights that could not be had: nothing goes on from random ones instead."""
+def unmasked_model(row: Row) -> nn.Module:
+    """The row's model for its data set's image size and classes, untrained and without its mask."""
+    dataset, drop_path = find(row.dataset), row.recipe_settings.drop_path
+    if row.model in BACKBONES:
+        made = dict(img_size=dataset.size, num_classes=dataset.classes, drop_path=drop_path)
+        return create_model(row.model, **made, **row.model_options)
+    return timm.create_model(  # which leaves out what is None: some classes take no size, or no stochastic depth
+        row.model,
+        num_classes=dataset.classes,
+        img_size=resized(row.model, dataset),
+        drop_path_rate=drop_path or None,
+        **row.model_options,
+    )
+
+
+def resized(model: str, dataset: DataSet) -> int | None:
+    """The size a timm model is to be built for, where it is tied to one and that is not the data set's."""
+    shipped = timm.get_pretrained_cfg(model)
+    return dataset.size if shipped.fixed_input_size and shipped.input_size[-1] != dataset.size else None
+
+
+def fresh_model(row: Row) -> nn.Module:
+    """The row's model without its mask, as its seed draws it; the global stream is left where it was."""
+    with torch.random.fork_rng(devices=[]):  # drawn on the CPU
+        torch.manual_seed(row.seed)
+        return unmasked_model(row)
 
 
 def starting_model(row: Row) -> nn.Module:
@@ -50,6 +66,25 @@ def starting_model(row: Row) -> nn.Module:
     return model
 
 
+def masked(model: nn.Module, row: Row) -> nn.Module:
+    """The model with the row's mask attached, where it has one."""
+    if row.mask != "none":
+        attach(model, row.mask, img_size=find(row.dataset).size, **row.mask_options)
+    return model
+
+
+def model_of(row: Row, device: torch.device) -> nn.Module:
+    """The row's model with its mask, as training on a device finds it: a function of the row."""
+    return masked(fused_off_cpu(starting_model(row), device), row)
+
+
+POSITIONS = re.compile(  # a part of a parameter's name, whole
+    r"pos_embed.*|pos_embd|(patch|pixel)_pos|position_embedding_table|rope"  # absolute
+    r"|(shared_)?rel_pos(_h|_w|_bias)?|relative_position_bias_table|(height|width)_rel"  # relative
+    r"|pos_proj|(cpb|meta)_mlp|attention_biases"
+)
+
+
 def position_parameters(model: nn.Module) -> list[str]:
     """The names of the parameters that tell the model where patches are, absolutely or to each other.
 
@@ -59,90 +94,6 @@ def position_parameters(model: nn.Module) -> list[str]:
     return [
         name
         for name, _ in model.named_parameters()
-        if any(NAMED.fullmatch(part) for part in name.split("."))
+        if any(POSITIONS.fullmatch(part) for part in name.split("."))
         and max(getattr(model.get_submodule(name.rpartition(".")[0]), "kernel_size", (1,))) == 1
     ]
-
-
-def take(model: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
-    """Loads weights that fit a model name by name; only a classifier for other classes, or for none, may differ."""
-    own, classifier = model.state_dict(), f"{model.pretrained_cfg.get('classifier')}."
-    head = {name for name in own if name.startswith(classifier)}
-    if not head or any(name not in state or state[name].shape != own[name].shape for name in head):
-        state = {name: value for name, value in state.items() if not name.startswith(classifier)}
-        own = {name: value for name, value in own.items() if name not in head}
-    wrong = [
-        *(f"no {name}" for name in own if name not in state),
-        *(f"{name}, which the model has not" for name in state if name not in own),
-        *(
-            f"{name} of shape {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
-            for name in own
-            if name in state and state[name].shape != own[name].shape
-        ),
-    ]
-    if wrong:
-        more = f", and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
-        raise ValueError(
-            f"{source}: expected the weights of this {type(model).__name__}, got {', '.join(wrong[:SHOWN])}{more}"
-        )
-    model.load_state_dict(state, strict=False)
-
-
-def from_timm(model: str, instead: str = IN_A_ROW, **options) -> Mapping[str, torch.Tensor]:
-    """The pretrained weights of a model of timm; without them an error says what to do `instead`."""
-    import timm
-
-    try:
-        shipped = timm.create_model(model, pretrained=True, **options)
-    except Exception as error:  # of the hub, the network, the disk: each library has its own
-        cause = " ".join(str(error).split())[:200] or type(error).__name__
-        raise WeightsNotObtained(
-            f"the pretrained weights of {model} were asked for and could not be had ({cause}). Where the hub cannot be "
-            f"reached, fetch the file elsewhere (.safetensors, .pth or .pt) and {instead}"
-        ) from error
-    return shipped.state_dict()
-
-
-def from_file(path: str | Path, model: nn.Module) -> Mapping[str, torch.Tensor]:
-    """The weights in a file of timm's or ours, older names put right by the filter of the model's file in timm."""
-    from timm.models import load_state_dict
-
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"pretrained_file: expected a file of weights, got {path}, which is not there")
-    try:
-        state = load_state_dict(str(path))
-    except Exception as error:  # of torch's, pickle's and safetensors' readers
-        raise ValueError(
-            f"pretrained_file: expected weights (.safetensors, .pth or .pt), got {path}, which cannot be read as such "
-            f"({type(error).__name__})"
-        ) from error
-    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ValueError(f"pretrained_file: expected weights by name, got {path}, which holds something else")
-    if odd := [f"{name} is {kind}" for name, value in state.items() if (kind := _odd(value))]:
-        raise ValueError(f"pretrained_file: expected dense numbers, got {path}, in which {odd[0]}")
-    put_right = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    shapes = {name: tuple(value.shape) for name, value in state.items()}
-    try:
-        state = put_right(state, model) if put_right else state
-    except Exception as error:  # of timm's filters, which expect the weights of their model
-        raise ValueError(
-            f"pretrained_file: expected the weights of this {type(model).__name__}, got {path} ({first_line(error)})"
-        ) from error
-    own = model.state_dict()
-    for name, value in state.items():
-        if name in own and own[name].is_floating_point() and not value.is_floating_point():
-            raise ValueError(f"pretrained_file: expected floating-point weights, got {path}, in which {name} is not")
-        if shapes.get(name, tuple(value.shape)) != tuple(value.shape):
-            sizes = f"{shapes[name]} was resampled to {tuple(value.shape)}"
-            print(f"pretrained_file: {path} is of another image size: {name} {sizes}", file=sys.stderr)
-    return state
-
-
-def _odd(value: torch.Tensor) -> str:
-    """What keeps a tensor from being a weight; "" where nothing does."""
-    kinds = {
-        "sparse": value.layout != torch.strided,
-        "quantised": value.is_quantized,
-        "empty of numbers": value.is_meta,
-    }
-    return next((kind for kind, true in (kinds | {"complex": value.is_complex()}).items() if true), "")

@@ -14,7 +14,8 @@ from gmmvit.paper import runs as results
 from gmmvit.train import learned, train
 from gmmvit.train.classify import Classification
 from gmmvit.train.processes import World
-from gmmvit.train.rows import Row, unmasked_model
+from gmmvit.train.rows import Row
+from gmmvit.train.start import unmasked_model
 
 
 @pytest.fixture(autouse=True)

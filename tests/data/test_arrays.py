@@ -23,7 +23,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from gmmvit import data, fetch
 from gmmvit.data import places, sets
-from gmmvit.fetch import official_arrays
+from gmmvit.fetch import download, official_arrays
 
 RNG = np.random.default_rng(0)
 
@@ -36,7 +36,7 @@ def room(tmp_path, monkeypatch):
         raise urllib.error.URLError("no route to host")
 
     monkeypatch.setenv("GMMVIT_DATA", str(tmp_path))
-    monkeypatch.setattr(fetch, "download_url", unreachable)
+    monkeypatch.setattr(download, "download_url", unreachable)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # no npm
     (tmp_path / "downloads").mkdir()
     return tmp_path
@@ -114,7 +114,7 @@ def test_a_download_that_breaks_off_leaves_nothing_behind(room, monkeypatch):
             file.write(whole[:5000])
             raise ConnectionResetError("connection reset by peer")
 
-    monkeypatch.setattr(fetch, "download_url", break_off)
+    monkeypatch.setattr(download, "download_url", break_off)
     with pytest.raises(fetch.NotObtained, match="connection reset by peer"):
         fetch.obtain("cifar100")
     assert list((room / "downloads").iterdir()) == []
@@ -123,7 +123,7 @@ def test_a_download_that_breaks_off_leaves_nothing_behind(room, monkeypatch):
         with open(os.path.join(folder, name), "wb") as file:
             file.write(whole)
 
-    monkeypatch.setattr(fetch, "download_url", arrive)
+    monkeypatch.setattr(download, "download_url", arrive)
     assert len(fetch.obtain("cifar100")["train"]) == 60
     assert archive.read_bytes() == whole
 

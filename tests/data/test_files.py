@@ -16,7 +16,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 from gmmvit import data, fetch
 from gmmvit.data import files
 from gmmvit.data.sets import POOLED
-from gmmvit.fetch import official_files
+from gmmvit.fetch import download, official_files
 
 RNG = np.random.default_rng(0)
 
@@ -29,7 +29,7 @@ def room(tmp_path, monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setenv("GMMVIT_DATA", str(tmp_path))
-    monkeypatch.setattr(fetch, "download_url", unreachable)
+    monkeypatch.setattr(download, "download_url", unreachable)
     (tmp_path / "downloads").mkdir()
     return tmp_path
 

@@ -10,6 +10,7 @@ import pytest
 from gmmvit import data, fetch
 from gmmvit.data import places
 from gmmvit.data.arrays import sum_of
+from gmmvit.dense.sets import SETS as DENSE
 from gmmvit.fetch import mini
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,7 @@ def test_missing_set_is_refused_and_reported_with_the_command_that_fetches_it(tm
     with pytest.raises(FileNotFoundError, match="gmmvit data svhn"):
         data.load("svhn")
     rows = {row.name: row for row in fetch.check()}
-    assert list(rows) == list(data.SETS)
+    assert list(rows) == [*data.SETS, *DENSE]
     assert (
         rows["cifar10-mini"].complete
         and rows["cifar10-mini"].bytes > 1e6

@@ -11,7 +11,8 @@ from PIL import Image
 
 from gmmvit import data
 from gmmvit.data import arrays, places, sums
-from gmmvit.dense import coco, outlines, room, shapes
+from gmmvit.dense import coco, outlines, sets
+from gmmvit.fetch import annotated, shapes
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,33 +116,33 @@ def test_dvc_asks_for_the_data_again_when_the_embedded_sample_changes():
 
 @pytest.mark.parametrize("name", ["coco-shapes", "ade20k-shapes"])
 def test_a_repainted_picture_is_noticed_and_drawn_again(home, name):
-    room.load(name)
+    annotated.obtain(name)
     picture = next((home / name).rglob("*.jpg"))
     official, size = picture.read_bytes(), picture.stat().st_size
     changed = bytearray(official)
     changed[size // 2] ^= 1  # as long as it was
     picture.write_bytes(changed)
     with pytest.raises(ValueError, match=f"is not what was looked at: .*{picture.name} was altered"):
-        room.load(name)
+        sets.load(name)
     said = []
-    room.obtain(name, said.append)
+    annotated.obtain(name, said.append)
     assert "drawn again" in said[0] and picture.read_bytes() == official
 
 
 def test_a_set_that_is_whole_is_not_looked_at_again(home, monkeypatch):
-    room.obtain("coco-shapes")
+    annotated.obtain("coco-shapes")
     monkeypatch.setattr(coco, "problems", None)
-    assert len(room.obtain("coco-shapes")["train"]) == 200
+    assert len(annotated.obtain("coco-shapes")["train"]) == 200
 
 
 @pytest.mark.parametrize("name, harm", [("coco-shapes", "half"), ("ade20k-shapes", "half"), ("coco-shapes", "empty")])
 def test_shapes_whose_last_file_was_being_written_are_drawn_again(home, name, harm):
     """As an earlier version left them when it was killed."""
-    folder, last = home / name, room.find(name).last
+    folder, last = home / name, annotated.DRAWN[name][1]
     (shapes.write_coco if "coco" in name else shapes.write_ade)(folder)
     content = (folder / last).read_bytes()
     (folder / last).write_bytes(content[: len(content) // 2] if harm == "half" and "coco" in name else b"")
-    assert len(room.obtain(name, lambda line: None)["train"]) == 200
+    assert len(annotated.obtain(name, lambda line: None)["train"]) == 200
     assert (folder / last).read_bytes() == content
 
 
@@ -237,7 +238,7 @@ MALFORMED = {
 def test_what_is_malformed_in_coco_is_named_before_a_training(home, what):
     official(home / "coco", MALFORMED[what])
     with pytest.raises(ValueError, match=r"coco in .* has [\d,]+ problems:\n.*instances_train2017.json: "):
-        room.load("coco")
+        annotated.obtain("coco")
 
 
 def test_a_truncated_picture_of_coco_is_named_before_a_training(home):
@@ -245,4 +246,4 @@ def test_a_truncated_picture_of_coco_is_named_before_a_training(home):
     path = home / "coco" / "train2017" / "000000000002.jpg"
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ValueError, match="000000000002.jpg cannot be decoded"):
-        room.load("coco")
+        annotated.obtain("coco")

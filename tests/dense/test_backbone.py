@@ -17,7 +17,7 @@ from gmmvit.dense.recipes import RECIPES
 from gmmvit.dense.segmenter import Segmenter, loss
 from gmmvit.train import learned, recipes
 from gmmvit.train.precision import Working
-from gmmvit.train.start import WeightsNotObtained
+from gmmvit.train.weights import WeightsNotObtained
 
 SMALL = {"width": 32}
 
@@ -206,7 +206,7 @@ import sys
 sys.modules["pycocotools"] = sys.modules["segmentation_models_pytorch"] = None
 import gmmvit, gmmvit.cli
 assert not [name for name in sys.modules if name.startswith("gmmvit.dense")]
-from gmmvit.dense import coco, recipes, room, tasks
+from gmmvit.dense import coco, recipes, tasks
 from gmmvit.dense.backbone import pyramid
 from gmmvit.dense.segmenter import Segmenter
 for use in (lambda: coco.bitmap([[0, 0, 4, 0, 4, 4]], (8, 8)), lambda: Segmenter(pyramid("resnet18"), 3)):

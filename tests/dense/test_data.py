@@ -13,10 +13,11 @@ from torchvision.ops import masks_to_boxes
 
 from gmmvit.cli import main
 from gmmvit.data import draws
-from gmmvit.dense import ade, coco, room, shapes
+from gmmvit.dense import ade, coco, sets
 from gmmvit.dense.crops import distorted, for_segmentation
 from gmmvit.dense.multi_scale import Sizes, for_detection
 from gmmvit.dense.transforms import LIGHT
+from gmmvit.fetch import annotated, shapes
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples"
 SMALL = Sizes().times(0.12)
@@ -59,8 +60,8 @@ def seeds(count, seed=0):
 
 
 def test_boxes_labels_and_masks_of_a_sample_fit_together(small_coco):
-    source = room.obtain("coco")["train"]
-    assert len(source) == 4 and source.classes == shapes.NAMES
+    source = annotated.obtain("coco")["train"]
+    assert len(source) == 4 and source.classes == sets.SHAPES
     for image, objects in source.read(np.arange(4)):
         target = source.target(objects, image.size[::-1])
         assert len(target["labels"]) == len(objects) > 0 and target["masks"].shape[1:] == (96, 96)
@@ -78,7 +79,7 @@ def test_official_numbers_of_categories_have_gaps_and_classes_have_none(small_co
         for each in content["annotations"]:
             each["category_id"] = 10 * each["category_id"] + 3
 
-    before = room.obtain("coco")["train"]
+    before = annotated.obtain("coco")["train"]
     labels = [before.target(before.annotations(i), (96, 96))["labels"].tolist() for i in range(4)]
     edited(small_coco, spread)
     after = coco.read_split(small_coco, "train")
@@ -104,7 +105,7 @@ def test_crowds_and_empty_images_are_left_out_of_training_alone(small_coco):
 
     edited(small_coco, crowded)
     edited(small_coco, crowded, "val2017")
-    found = room.obtain("coco")
+    found = annotated.obtain("coco")
     assert found["train"].ids.tolist() == [2, 3, 4] and found["test"].ids.tolist() == [1, 2]
 
 
@@ -114,7 +115,7 @@ def test_boxes_without_area_are_named_and_left_out(small_coco):
 
     edited(small_coco, flatten)
     told = []
-    source = room.obtain("coco", told.append)["train"]
+    source = annotated.obtain("coco", told.append)["train"]
     assert len(told) == 1 and "annotation 1 of image 1 has a box without area" in told[0]
     objects = sum(len(source.annotations(i)) for i in range(len(source)))
     assert objects == len(json.loads(source.truth.read_text())["annotations"]) - 1
@@ -142,31 +143,33 @@ BAD_COCO = {
 def test_what_is_wrong_with_coco_is_named_before_a_training(small_coco, sentence):
     edited(small_coco, lambda content: BAD_COCO[sentence](small_coco, content))
     with pytest.raises(ValueError, match="coco in .* has 1 problems") as caught:
-        room.load("coco")
+        annotated.obtain("coco")
     assert sentence in str(caught.value)
 
 
 def test_what_changes_after_it_was_looked_at_is_said(small_coco):
-    room.obtain("coco")
-    assert len(room.load("coco")["test"]) == 2
+    annotated.obtain("coco")
+    assert len(sets.load("coco")["test"]) == 2
     (small_coco / "train2017" / "000000000002.jpg").unlink()
     with pytest.raises(ValueError, match="is not what was looked at: it had 8 files.*complete.json to look again"):
-        room.load("coco")
+        sets.load("coco")
 
 
 def test_a_set_that_is_not_there_says_where_its_files_belong(data):
     with pytest.raises(FileNotFoundError, match="coco was not found.*downloads/coco, so that annotations/ lies in it"):
-        room.load("coco")
+        annotated.obtain("coco")
+    with pytest.raises(FileNotFoundError, match="coco is not in .*: fetch it with `gmmvit data coco`"):
+        sets.load("coco")
     with pytest.raises(ValueError, match="unknown data set .*'coko'.*nearest is 'coco'"):
-        room.load("coko")
+        sets.load("coko")
 
 
 # ---- ADE20K ---------------------------------------------------------------------------------------------------------
 
 
 def test_label_0_is_no_class_and_the_others_begin_at_0(small_ade):
-    source = room.obtain("ade20k")["train"]
-    assert source.classes == ("ground", *shapes.NAMES)
+    source = annotated.obtain("ade20k")["train"]
+    assert source.classes == ("ground", *sets.SHAPES)
     for index, (_, classes) in enumerate(source.read(np.arange(4))):
         official = np.asarray(Image.open(ade.files(small_ade, "train", source.names[index].decode())[1])).astype(int)
         assert np.array_equal(classes == 255, official == 0) and (official == 0).any()
@@ -205,7 +208,7 @@ BAD_ADE = {
 def test_what_is_wrong_with_ade20k_is_named_before_a_training(small_ade, sentence):
     BAD_ADE[sentence](small_ade)
     with pytest.raises(ValueError, match="ade20k in .* has 1 problems") as caught:
-        room.load("ade20k")
+        annotated.obtain("ade20k")
     assert sentence in str(caught.value)
 
 
@@ -213,7 +216,7 @@ def test_what_is_wrong_with_ade20k_is_named_before_a_training(small_ade, sentenc
 
 
 def test_shapes_are_drawn_where_they_are_asked_for_and_always_the_same(data, monkeypatch):
-    first, second = room.load("coco-shapes"), room.load("ade20k-shapes")
+    first, second = annotated.obtain("coco-shapes"), annotated.obtain("ade20k-shapes")
     assert [len(first[s]) for s in ("train", "test")] == [len(second[s]) for s in ("train", "test")] == [200, 40]
     written = (data / "coco-shapes/annotations/instances_train2017.json").read_text()
     shapes.write_coco(data / "again")
@@ -227,8 +230,8 @@ def test_the_command_draws_looks_and_writes_down_what_there_is(data, capsys, nam
     assert main(["data", name, "--record", str(record)]) == 0
     assert capsys.readouterr().out == f"{name}: train 200, test 40\n"
     assert main(["data", name, "--check"]) == 0 and re.search(rf"{name} +yes +yes", capsys.readouterr().out)
-    first, known = json.loads(record.read_text()), room.find(name)
-    assert first["counts"] == known.images and len(room.load(name)["train"].classes) == known.classes
+    first, known = json.loads(record.read_text()), sets.find(name)
+    assert first["counts"] == known.images and len(sets.load(name)["train"].classes) == known.classes
 
     image = next((data / name).rglob("*.jpg"))
     image.write_bytes(image.read_bytes() + b"0")
@@ -275,7 +278,7 @@ def test_real_images_of_ade20k_are_read(data):
 
 
 def test_a_sample_is_transformed_by_its_seed_alone(small_coco, small_ade):
-    source = room.obtain("coco")["train"]
+    source = annotated.obtain("coco")["train"]
     samples, numbers = source.read(np.arange(4)), seeds(4)
     images, targets = for_detection(source, samples, numbers, SMALL)
     for i in range(4):
@@ -286,8 +289,8 @@ def test_a_sample_is_transformed_by_its_seed_alone(small_coco, small_ade):
 
 
 def test_boxes_and_masks_follow_their_objects_through_flips_sizes_and_crops(small_coco):
-    source = room.obtain("coco")["train"]
-    sides, square = set(), shapes.NAMES.index("square") + 1
+    source = annotated.obtain("coco")["train"]
+    sides, square = set(), sets.SHAPES.index("square") + 1
     for round_ in range(30):
         images, targets = for_detection(source, source.read(np.arange(4)), seeds(4, seed=round_), SMALL)
         for image, target in zip(images, targets, strict=True):

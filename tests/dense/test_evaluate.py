@@ -12,8 +12,9 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from gmmvit.dense import coco, evaluate, shapes
+from gmmvit.dense import coco, evaluate
 from gmmvit.dense.detector import OnTheHost
+from gmmvit.fetch import shapes
 from gmmvit.train.processes import World
 
 IMAGES = 12

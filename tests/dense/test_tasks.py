@@ -7,10 +7,13 @@ import pytest
 import torch
 
 import gmmvit
-from gmmvit.dense import coco, recipes, room, shapes
+from gmmvit import fetch
+from gmmvit.dense import coco, recipes, sets
 from gmmvit.dense.checks import problems
 from gmmvit.dense.tasks import TASKS, average_buffers
+from gmmvit.fetch import shapes
 from gmmvit.train.processes import World
+from gmmvit.train.recipes import find
 from gmmvit.train.rows import Row
 from gmmvit.train.update import Update
 
@@ -29,6 +32,8 @@ def data(tmp_path, monkeypatch):
 def write(folder, counts):
     shapes.write_coco(folder / "coco-shapes", counts)
     shapes.write_ade(folder / "ade20k-shapes", counts)
+    for name in SETS.values():
+        fetch.obtain(name)
 
 
 def task_of(kind, world=World(), seed=0, **settings):  # noqa: B008
@@ -61,25 +66,25 @@ def test_a_model_for_a_gpu_has_its_convolutions_as_kernels_there_read_them(data)
 
 
 def test_recipes_have_the_steps_that_they_are_named_for():
-    coco_3x, ade = recipes.find("coco-3x"), recipes.find("ade20k-160k")
+    coco_3x, ade = find("coco-3x"), find("ade20k-160k")
     assert ade.epochs * ade.steps_per_epoch(20_210) == 160_000 and ade.batch == 16
     assert coco_3x.steps_per_epoch(117_266) == 7_329
     assert (coco_3x.lr, coco_3x.weight_decay, ade.lr, ade.weight_decay) == (1e-4, 0.05, 6e-5, 0.01)
     with pytest.raises(ValueError, match="unknown recipe 'coco-1x'.*nearest is 'coco-3x'"):
-        recipes.find("coco-1x")
+        find("coco-1x")
 
 
 def test_learning_rates_follow_their_formulas():
-    rate = functools.partial(recipes.rate, recipes.find("coco-3x"), steps_per_epoch=7_330)
+    rate = functools.partial(recipes.rate, find("coco-3x"), steps_per_epoch=7_330)
     assert rate(0) == pytest.approx(1e-7) and rate(500) == pytest.approx(1e-4 * (0.001 + 0.999 / 2))
     assert [rate(7_330 * epoch) for epoch in (1, 27, 33)] == pytest.approx([1e-4, 1e-5, 1e-6])
     assert rate(7_330 * 27 - 1) == pytest.approx(1e-4)
-    rate = functools.partial(recipes.rate, recipes.find("ade20k-160k"), steps_per_epoch=16_000)
+    rate = functools.partial(recipes.rate, find("ade20k-160k"), steps_per_epoch=16_000)
     assert rate(1_500) == pytest.approx(6e-5 * (1 - 1_500 / 160_000)) and rate(80_000) == pytest.approx(3e-5)
     assert rate(750) == pytest.approx(6e-5 * (1 - 750 / 160_000) / 2, rel=1e-5) and 0 < rate(159_999) < 1e-9
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW([{"params": [model.weight]}, {"params": [model.bias]}])
-    recipes.find("ade20k-160k").schedule(optimizer, 16_000)(80_000)
+    find("ade20k-160k").schedule(optimizer, 16_000)(80_000)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([3e-5, 3e-5])
 
 
@@ -250,4 +255,4 @@ def test_three_images_of_shapes_are_learned_by_heart(tmp_path, monkeypatch):
 def test_the_index_is_read_once_and_shapes_are_those_of_the_row(data):
     task = task_of("detection")
     assert len(task.sources["train"]) == 5 and task.steps == 3
-    assert np.array_equal(task.sources["train"].ids, room.load("coco-shapes")["train"].ids)
+    assert np.array_equal(task.sources["train"].ids, sets.load("coco-shapes")["train"].ids)

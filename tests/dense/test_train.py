@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from gmmvit.dense import shapes
+from gmmvit import fetch
+from gmmvit.fetch import shapes
 from gmmvit.paper import runs as results
 from gmmvit.train import learned, train
 from gmmvit.train.checks import problems
@@ -23,6 +24,8 @@ def data(tmp_path, monkeypatch):
     monkeypatch.setenv("GMMVIT_DATA", str(tmp_path / "data"))
     shapes.write_coco(tmp_path / "data" / "coco-shapes", {"train": 5, "test": 3})
     shapes.write_ade(tmp_path / "data" / "ade20k-shapes", {"train": 5, "test": 3})
+    for row in ROWS.values():
+        fetch.obtain(row.dataset)
     return tmp_path
 
 

@@ -19,8 +19,9 @@ import gmmvit
 from gmmvit.analysis.pictured import pictured
 from gmmvit.bench import dense as bench_dense
 from gmmvit.bench import verbs as benches
-from gmmvit.dense import ade, coco, shapes
+from gmmvit.dense import ade, coco
 from gmmvit.dense.tasks import TASKS
+from gmmvit.fetch import obtain, shapes
 from gmmvit.paper import dense_plots, dense_tables, figures
 from gmmvit.train.processes import World
 from gmmvit.train.rows import Row
@@ -176,6 +177,7 @@ def task_of(kind, folder, monkeypatch, side):
     shapes.write_coco(folder / "coco-shapes", counts, side=side)
     shapes.write_ade(folder / "ade20k-shapes", counts, side=side)
     dataset = {"detection": "coco-shapes", "segmentation": "ade20k-shapes"}[kind]
+    obtain(dataset)
     small = {"batch": 2, "epochs": 1, "width": 16, "regions": 16}
     return TASKS[kind](row(dataset, "gab", model="swin_micro", **small), World(), workers=0)
 

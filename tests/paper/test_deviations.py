@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gmmvit.paper.deviations import deviations, errata, page
-from gmmvit.train.recipes import known
+from gmmvit.train import tasks
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"(?<![\w-])[GAT][1-9]\d?(?![\w-])")  # G12, and not the A100 of a GPU
@@ -45,7 +45,7 @@ def test_every_erratum_says_what_is_wrong_what_follows_and_where_it_can_be_seen(
 
 def test_every_deviation_is_of_recipes_that_exist():
     for of, text in deviations():
-        assert of and set(of) <= {"all", *known()} and text == text.strip()
+        assert of and set(of) <= {"all", *tasks.recipes()} and text == text.strip()
     gmm = [text for of, text in deviations("gmm")]
     assert any("G7" in text for text in gmm) and any("test loss" in text for text in gmm)
     assert not any("MMDetection" in text for text in gmm)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gmmvit.cli import VERBS
-from gmmvit.words import parser
+from gmmvit.cli import VERBS, parser
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "gpu.md").read_text()

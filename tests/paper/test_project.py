@@ -7,7 +7,7 @@ import nbformat
 import pytest
 
 from gmmvit.data.sets import SETS
-from gmmvit.fetch.content import content
+from gmmvit.fetch import content
 from gmmvit.paper import project
 
 ROW = "{dataset: cifar10-mini, model: vit}"

@@ -14,7 +14,7 @@ import yaml
 from gmmvit.cli import main
 from gmmvit.paper.profiles import Params
 from gmmvit.paper.scores import arms, scores_table, write_curves
-from gmmvit.train.results import write_scores
+from gmmvit.train.record import write_scores
 from gmmvit.train.rows import Row
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import gmmvit
 from gmmvit.core.transmix import TransMix
-from gmmvit.dense import shapes
+from gmmvit.fetch import shapes
 from gmmvit.models import create_model
 from gmmvit.train import recipes, train
 from gmmvit.train.classify import Classification

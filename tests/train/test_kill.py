@@ -109,8 +109,8 @@ from gmmvit.train import loop
 loop.checkpoint.remove = die
 """,
     "with the first results written": """
-from gmmvit.train import results
-results.save_learned = die
+from gmmvit.train import record
+record.save_learned = die
 """,
 }
 
@@ -157,7 +157,7 @@ def undisturbed_by_two(tmp_path_factory):
 
 
 def launched(out, *options):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "gmmvit.train"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "gmmvit", "train"]
     return [*launcher, *words(out), *options]
 
 

@@ -20,7 +20,7 @@ from gmmvit.cli import main
 from gmmvit.data import arrays, sets
 from gmmvit.data.places import write_json
 from gmmvit.data.sets import POOLED
-from gmmvit.dense import room, shapes
+from gmmvit.fetch import annotated, shapes
 from gmmvit.train import train
 from gmmvit.train.rows import Row
 
@@ -211,7 +211,7 @@ def test_a_set_of_arrays(tmp_path, monkeypatch):
 def test_drawn_shapes(tmp_path, monkeypatch, name):
     pytest.importorskip("pycocotools")
     draw, few = {"coco-shapes": shapes.write_coco, "ade20k-shapes": shapes.write_ade}[name], {"train": 2, "test": 1}
-    monkeypatch.setitem(room.SETS, name, room.find(name)._replace(make=lambda home: draw(home, few)))
+    monkeypatch.setitem(annotated.DRAWN, name, (lambda home: draw(home, few), annotated.DRAWN[name][1]))
     say = {"say": lambda line: None}
-    found = sweep(tmp_path, Path.mkdir, obtained(name, lambda name: room.obtain(name, **say)), bytes_of)
+    found = sweep(tmp_path, Path.mkdir, obtained(name, lambda name: annotated.obtain(name, **say)), bytes_of)
     assert found > 20

@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import gmmvit
-from gmmvit.train import kernels, recipes, train
+from gmmvit.train import kernels, recipes, tasks, train
 from gmmvit.train.gradients import Gradients
 from gmmvit.train.precision import Working, resolve
 from gmmvit.train.processes import World
@@ -99,7 +99,7 @@ def test_the_papers_float32_recipes_stay_float32():
         "gmm",
         "deit-transmix",
     ]
-    assert not any(recipe.deterministic or recipe.compile for recipe in recipes.known().values())
+    assert not any(recipe.deterministic or recipe.compile for recipe in tasks.recipes().values())
 
 
 # ---- float16 --------------------------------------------------------------------------------------------------------

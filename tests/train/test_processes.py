@@ -14,7 +14,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from gmmvit.cli import main
-from gmmvit.train import checkpoint, devices, launchers, recipes, results, train
+from gmmvit.train import checkpoint, devices, launchers, recipes, record, train
 from gmmvit.train.pace import Pace
 from gmmvit.train.processes import World
 from gmmvit.train.update import Update
@@ -236,12 +236,12 @@ def test_the_most_memory_is_that_of_all_starts_of_a_run(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 9)
     cuda = torch.device("cuda")
-    assert results.peak_memory(cuda, {}) == {"peak_memory_bytes": 5, "reserved_memory_bytes": 9}
+    assert record.peak_memory(cuda, {}) == {"peak_memory_bytes": 5, "reserved_memory_bytes": 9}
     before = {"peak_memory_bytes": 7, "reserved_memory_bytes": 8}
-    assert results.peak_memory(cuda, before) == {"peak_memory_bytes": 7, "reserved_memory_bytes": 9}
-    (here,) = results.peak_memory(torch.device("cpu"), {}).items()
+    assert record.peak_memory(cuda, before) == {"peak_memory_bytes": 7, "reserved_memory_bytes": 9}
+    (here,) = record.peak_memory(torch.device("cpu"), {}).items()
     assert here[0] == "peak_memory_bytes" and here[1] > 1e8
-    assert results.peak_memory(torch.device("cpu"), {"peak_memory_bytes": 10**15}) == {"peak_memory_bytes": 10**15}
+    assert record.peak_memory(torch.device("cpu"), {"peak_memory_bytes": 10**15}) == {"peak_memory_bytes": 10**15}
 
 
 # ---- when they look at the loss -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gmmvit.data.places import alone, write_json
-from gmmvit.train import Diverged, OtherRun, checkpoint, loop, results, train
+from gmmvit.train import Diverged, OtherRun, checkpoint, classify, loop, record, train
 from gmmvit.train.classify import Classification
 from gmmvit.train.engine import PACKAGE, engine, modules
 
@@ -89,7 +89,7 @@ def test_a_record_that_is_being_replaced_does_not_count_as_finished(tmp_path, mo
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(results, "save_learned", kill)
+        patch.setattr(record, "save_learned", kill)
         train(ROW, tmp_path, say=quiet)
     assert not (tmp_path / "metrics.json").exists()
     train(ROW, tmp_path, say=quiet)
@@ -136,14 +136,14 @@ def test_a_lock_leaves_nothing_and_lets_one_in_at_a_time(tmp_path):
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_cannot_be_is_refused_before_training(tmp_path, monkeypatch, place):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr(loop, "task_of", None)
+    monkeypatch.setattr(classify, "task", None)
     with pytest.raises(OSError, match="file"):
         train(ROW, tmp_path / place, say=quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "task_of", None)
+    monkeypatch.setattr(classify, "task", None)
     monkeypatch.setattr(checkpoint.os, "access", lambda *_: False)
     with pytest.raises(PermissionError, match="cannot be written to: expected a folder"):
         train(ROW, tmp_path, say=quiet)

@@ -7,7 +7,8 @@ import torch
 from gmmvit.core.masks import KINDS
 from gmmvit.data import find
 from gmmvit.train.checks import SAFE_NAME, check
-from gmmvit.train.rows import MODEL_OPTIONS, Row, mask_hints, recipe_hints, row_name, split_counts, unmasked_model
+from gmmvit.train.rows import MODEL_OPTIONS, Row, mask_hints, recipe_hints, row_name, split_counts
+from gmmvit.train.start import unmasked_model
 
 
 def test_overrides_reach_recipe_mask_and_model():

@@ -17,8 +17,9 @@ from gmmvit.train import train
 from gmmvit.train.checks import BadRow, check, problems
 from gmmvit.train.classify import Classification
 from gmmvit.train.processes import World
-from gmmvit.train.rows import Row, unmasked_model
-from gmmvit.train.start import WeightsNotObtained, position_parameters, starting_model
+from gmmvit.train.rows import Row
+from gmmvit.train.start import position_parameters, starting_model, unmasked_model
+from gmmvit.train.weights import WeightsNotObtained
 
 RNG = np.random.default_rng(0)
 

@@ -384,7 +384,7 @@ def test_a_full_disk_is_a_sentence_and_the_previous_checkpoint_stays(tmp_path):
 
 
 def gmmvit_command(*arguments, **options):
-    call = [sys.executable, "-m", "gmmvit.train", *arguments]
+    call = [sys.executable, "-m", "gmmvit", "train", *arguments]
     return subprocess.run(call, capture_output=True, text=True, timeout=300, **options)
 
 
@@ -392,9 +392,11 @@ def gmmvit_command(*arguments, **options):
 def test_the_command_trains_a_row_of_params_into_the_profiles_folder(tmp_path, finished):
     row = {**ROW, "set": MIXED}
     (tmp_path / "params.yaml").write_text(json.dumps({"profile": "tiny", "rows": {"tiny-one": row}}))
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "notebooks").mkdir()
     data_folder = Path(gmmvit.__file__).parents[1] / "data"
     done = gmmvit_command(
-        "tiny-one", "--tensorboard", cwd=tmp_path, env={**os.environ, "GMMVIT_DATA": str(data_folder)}
+        "tiny-one", "--tensorboard", cwd=tmp_path / "notebooks", env={**os.environ, "GMMVIT_DATA": str(data_folder)}
     )
     assert done.returncode == 0, done.stderr
     out = tmp_path / "reports" / "tiny" / "runs" / "tiny-one"
@@ -406,5 +408,6 @@ def test_the_command_trains_a_row_of_params_into_the_profiles_folder(tmp_path, f
 
 def test_the_command_names_the_nearest_row(tmp_path):
     (tmp_path / "params.yaml").write_text(json.dumps({"profile": "tiny", "rows": {"tiny-one": ROW}}))
+    (tmp_path / "dvc.yaml").touch()
     done = gmmvit_command("tiny-on", cwd=tmp_path)
     assert done.returncode == 1 and "the nearest is 'tiny-one'" in done.stderr and "Traceback" not in done.stderr

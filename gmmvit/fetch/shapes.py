@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-SIDE = 96  # pixels of an image
-NAMES = ("disc", "square", "triangle")
-COUNTS = {"train": 200, "test": 40}
+from ..dense import ade, coco
+from ..dense.sets import DRAWN, SHAPES, SIDE
+
 SMALLEST, LARGEST = 10, 22  # half the side of a shape
 
 
 class Shape(NamedTuple):
     """One drawn shape."""
 
-    kind: int  # of NAMES
+    kind: int  # of SHAPES
     outline: list[tuple[float, float]]  # (x, y), a polygon
     colour: tuple[int, int, int]
 
@@ -32,7 +32,7 @@ def scene(random: np.random.Generator, side: int = SIDE) -> tuple[np.ndarray, li
             radius = int(random.integers(SMALLEST, LARGEST + 1))
             x, y = random.integers(radius, side - radius, 2).tolist()
             if all(max(abs(x - u), abs(y - v)) > radius + r + 2 for u, v, r in places):
-                kind = int(random.integers(len(NAMES)))
+                kind = int(random.integers(len(SHAPES)))
                 colour = tuple(random.integers(140, 256, 3).tolist())
                 shapes.append(Shape(kind, _outline(kind, x, y, radius), colour))
                 places.append((x, y, radius))
@@ -41,9 +41,9 @@ def scene(random: np.random.Generator, side: int = SIDE) -> tuple[np.ndarray, li
 
 
 def _outline(kind: int, x: int, y: int, radius: int) -> list[tuple[float, float]]:
-    if NAMES[kind] == "square":
+    if SHAPES[kind] == "square":
         return [(x - radius, y - radius), (x + radius, y - radius), (x + radius, y + radius), (x - radius, y + radius)]
-    if NAMES[kind] == "triangle":
+    if SHAPES[kind] == "triangle":
         return [(x, y - radius), (x + radius, y + radius), (x - radius, y + radius)]
     angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
     return [(round(x + radius * np.cos(a), 2), round(y + radius * np.sin(a), 2)) for a in angles]
@@ -57,13 +57,11 @@ def picture(ground: np.ndarray, shapes: list[Shape]) -> Image.Image:
     return image
 
 
-def write_coco(home: Path, counts: dict[str, int] = COUNTS, seed: int = 0, side: int = SIDE) -> None:
+def write_coco(home: Path, counts: dict[str, int] = DRAWN, seed: int = 0, side: int = SIDE) -> None:
     """Shapes as COCO would have them, the annotation files last."""
-    from .coco import SPLITS
-
     written = {}
     for number, (split, count) in enumerate(counts.items()):
-        random, folder = np.random.default_rng([seed, number]), home / SPLITS[split]
+        random, folder = np.random.default_rng([seed, number]), home / coco.SPLITS[split]
         folder.mkdir(parents=True, exist_ok=True)
         images, annotations = [], []
         for i in range(1, count + 1):
@@ -71,8 +69,8 @@ def write_coco(home: Path, counts: dict[str, int] = COUNTS, seed: int = 0, side:
             picture(ground, shapes).save(folder / f"{i:012d}.jpg", quality=95)
             images.append({"id": i, "file_name": f"{i:012d}.jpg", "width": side, "height": side})
             annotations += [_annotation(shape, i, len(annotations) + j + 1) for j, shape in enumerate(shapes)]
-        categories = [{"id": kind + 1, "name": name} for kind, name in enumerate(NAMES)]
-        written[SPLITS[split]] = {"images": images, "annotations": annotations, "categories": categories}
+        categories = [{"id": kind + 1, "name": name} for kind, name in enumerate(SHAPES)]
+        written[coco.SPLITS[split]] = {"images": images, "annotations": annotations, "categories": categories}
     (home / "annotations").mkdir(exist_ok=True)
     for name, content in written.items():
         (home / "annotations" / f"instances_{name}.json").write_text(json.dumps(content))
@@ -94,14 +92,12 @@ def _annotation(shape: Shape, image: int, number: int) -> dict:
     }
 
 
-def write_ade(home: Path, counts: dict[str, int] = COUNTS, seed: int = 0, side: int = SIDE) -> None:
+def write_ade(home: Path, counts: dict[str, int] = DRAWN, seed: int = 0, side: int = SIDE) -> None:
     """Shapes as SceneParse150 would have them: 1 is the ground; a frame of 2 pixels has no class."""
-    from .ade import CLASSES, files
-
     for number, (split, count) in enumerate(counts.items()):
         random = np.random.default_rng([seed, number])
         for i in range(1, count + 1):
-            image, annotation = files(home, split, f"shapes_{i:08d}")
+            image, annotation = ade.files(home, split, f"shapes_{i:08d}")
             image.parent.mkdir(parents=True, exist_ok=True)
             annotation.parent.mkdir(parents=True, exist_ok=True)
             ground, shapes = scene(random, side)
@@ -111,5 +107,8 @@ def write_ade(home: Path, counts: dict[str, int] = COUNTS, seed: int = 0, side: 
                 ImageDraw.Draw(labels).polygon(shape.outline, fill=shape.kind + 2)
             ImageDraw.Draw(labels).rectangle((0, 0, side - 1, side - 1), outline=0, width=2)
             labels.save(annotation)
-    lines = ["Idx\tRatio\tTrain\tVal\tName", *(f"{i}\t0\t0\t0\t{name}" for i, name in enumerate(("ground", *NAMES), 1))]
-    (home / CLASSES).write_text("\n".join(lines) + "\n")
+    lines = [
+        "Idx\tRatio\tTrain\tVal\tName",
+        *(f"{i}\t0\t0\t0\t{name}" for i, name in enumerate(("ground", *SHAPES), 1)),
+    ]
+    (home / ade.CLASSES).write_text("\n".join(lines) + "\n")

@@ -1,42 +1,32 @@
-"""The data room: fetch a set by its name, open it, and say of every set whether it is there and whole."""
+"""The sets of labelled images: fetched, checked, and laid out as arrays or as an index of files."""
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Iterable
-from typing import NamedTuple
 
 from ..data import arrays, files
 from ..data.arrays import Arrays
+from ..data.files import INDEX, SPLIT
 from ..data.images import Files
 from ..data.opened import load, unsaid
 from ..data.places import alone, folder_of, lock_of, record_of, staged
-from ..data.sets import SETS, DataSet, find
+from ..data.sets import DataSet, find
+from ..data.sums import SUMS
 from . import official_arrays, official_files
 from .download import NotObtained
-
-
-class Row(NamedTuple):
-    """One line of `gmmvit data --check`."""
-
-    name: str
-    present: bool
-    complete: bool
-    bytes: int
-    source: str
-    problem: str  # "" where there is none
 
 
 def obtain(name: str) -> dict[str, Arrays | Files]:
     """Fetch, check and lay out a set unless it is there and whole to the last byte; {split: samples}."""
     dataset, folder = find(name), folder_of(name)
-    wrong = _problems(dataset, deep=True)
+    wrong = _problems(dataset)
     if not wrong and not lock_of(folder).exists():
         return load(name)
     if wrong and name not in official_files.LIST and name not in official_arrays.LAY_OUT:
         raise NotObtained(f"expected {name}, whole, in {folder}: it comes with the repository, where git restores it")
     with alone(folder):
-        if wrong := _problems(dataset, deep=True):  # still: nobody else has done it while we waited
+        if wrong := _problems(dataset):  # still: nobody else has done it while we waited
             if record_of(folder) is not None:
                 print(f"{name} is laid out anew: {'; '.join(wrong)}", file=sys.stderr)
             try:
@@ -58,7 +48,7 @@ def _lay_out(dataset: DataSet) -> None:
             arrays.seal(dataset, folder, official_arrays.LAY_OUT[dataset.name](dataset, folder))
 
 
-def _problems(dataset: DataSet, deep: bool) -> list[str]:
+def _problems(dataset: DataSet) -> list[str]:
     folder = folder_of(dataset.name)
     record = record_of(folder)
     if record is None:
@@ -66,16 +56,22 @@ def _problems(dataset: DataSet, deep: bool) -> list[str]:
     if wrong := unsaid(dataset, record):
         return [wrong]
     if dataset.storage == "arrays":
-        return arrays.problems(dataset, folder, record, deep)
+        return arrays.problems(dataset, folder, record, deep=True)
     return files.problems(dataset, folder)
 
 
-def check(names: Iterable[str] = ()) -> list[Row]:
-    """Look at every byte of the named sets (of all, if none is named)."""
-    rows = []
-    for name in names or SETS:
-        wrong = _problems(find(name), deep=True)
-        record = record_of(folder_of(name)) or {}
-        known = record.get("bytes", 0), record.get("source", "")
-        rows.append(Row(name, bool(record), not wrong, *known, "; ".join(wrong)))
-    return rows
+def wrong(name: str) -> str:
+    """What is wrong with a set, every byte of which is looked at; "" where nothing is."""
+    return "; ".join(_problems(find(name)))
+
+
+def content(name: str) -> dict:
+    """{name, counts, sha256} of a set that is there: of its arrays, or of its index, split and sums."""
+    folder = folder_of(name)
+    record = record_of(folder)
+    sums = record.get("sha256") or {
+        part: hashlib.sha256((folder / part).read_bytes()).hexdigest()
+        for part in (INDEX, SPLIT, SUMS)
+        if (folder / part).is_file()
+    }
+    return {"name": name, "counts": record["counts"], "sha256": sums}
