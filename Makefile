@@ -32,6 +32,7 @@ PARTIAL = \
   test $$code -ne 130 -a $$code -ne 143 && profile=$$($(BIN)/gmmvit check) && { \
   folder=reports/$$profile/partial; \
   rm -rf "$$folder" && mkdir -p "$$folder"; \
+  $(BIN)/gmmvit analyse; \
   for name in main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile; do \
     $(BIN)/papermill notebooks/$$name.ipynb "$$folder/$$name.ipynb" --cwd notebooks -k python3 --no-progress-bar \
       -p profile "$$profile" -p out "$$folder"; \

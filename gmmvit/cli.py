@@ -45,6 +45,8 @@ def parser() -> argparse.ArgumentParser:
     verbs.add_parser("check", help="is every name in params.yaml safe? prints the profile in force")
     verb = verbs.add_parser("results", help="what the rows that were run came to: mean, spread, gain of a mask")
     verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
+    verb = verbs.add_parser("analyse", help="what figures show of images, made of the weights that are here")
+    verb.add_argument("names", nargs="*", metavar="PROFILE | ROW", help="default: every row of params.yaml")
     verb = verbs.add_parser("report", help="a page of what was run and found: reports/PROFILE/index.html")
     verb.add_argument("profile", nargs="?", metavar="PROFILE", help="default: the one in params.yaml")
     verb.add_argument("--partial", action="store_true", help="of the tables and figures in reports/PROFILE/partial")
@@ -200,6 +202,22 @@ def results(arguments: argparse.Namespace) -> None:
     print(f"profile {params.profile}: {ran} of {len(params.rows)} rows were run; scores in %, of the test set")
 
 
+def analyse(arguments: argparse.Namespace) -> None:
+    """Makes what figures show of images from the weights that are here: of some rows, or of all rows of a profile."""
+    from gmmvit.analysis.drawn import analysed
+    from gmmvit.paper.profiles import find_row
+    from gmmvit.paper.project import rows, runs_folder
+
+    names, params = arguments.names, _params()
+    if len(names) == 1 and names[0] not in params.rows and runs_folder(names[0]).is_dir():
+        names, params = [], rows(names[0])
+    runs = [runs_folder(params.profile) / find_row(params, name).name for name in names or params.rows]
+    if names and (missing := [run for run in runs if not (run / "weights.pt").is_file()]):
+        raise FileNotFoundError(f"{missing[0].name}: expected weights.pt in {missing[0]}, where training leaves it")
+    for line in analysed(runs):
+        print(line, flush=True)
+
+
 def report(arguments: argparse.Namespace) -> None:
     """Writes the report of a profile."""
     from gmmvit.paper.project import reports, rows
@@ -256,7 +274,9 @@ def bench(arguments: argparse.Namespace) -> None:
         print(f"not saved: --record puts these figures into {record}, --out FILE elsewhere")
 
 
-VERBS = {verb.__name__: verb for verb in (models, data, train, plan, rows, check, results, report, doctor, bench)}
+VERBS = {
+    verb.__name__: verb for verb in (models, data, train, plan, rows, check, results, analyse, report, doctor, bench)
+}
 
 
 def main(words: Iterable[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What a trained detector or segmenter makes of the first test images, small enough to be kept with its results."""
+"""What a trained detector or segmenter makes of the first test images, small enough to be kept in git."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Size = tuple[int, int]  # rows, columns
 
 
 def pictured(task: Dense, model: nn.Module) -> dict[str, np.ndarray]:
-    """Arrays for learned.npz: `dense_images` (k, H, W, 3) uint8, each at the top left, and what is in them.
+    """`dense_images` (k, H, W, 3) uint8, each at the top left, and what is in them.
 
     Of detection, for each image i: `dense_boxes_<i>` (n, 6) of x0, y0, x1, y1, score, class from 1; `dense_masks_<i>`
     (n, H, W); the truth as `dense_true_boxes_<i>` (n, 5) without scores and `dense_true_masks_<i>`. Of segmentation:

@@ -1,4 +1,4 @@
-"""What a trained model makes of a few test images, kept with its results for the figures that explain the method."""
+"""What a trained classifier makes of a few test images, for the figures that explain the method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..core.masks import GaussianMixtureMask
 from ..core.products import at_rest
 from ..train.classify import Classification, numpy_seed
 from ..train.mixing import mixed_sample
-from ..train.start import position_parameters, unmasked_model
+from ..train.rows import LENGTH, START_OPTIONS, Row
+from ..train.start import fresh_model, position_parameters
 from .fields import VoidField, effective_receptive_field
 from .positions import position_biases, reset_positions
 
@@ -25,8 +26,14 @@ PAIRS, SIDE = 4, 64  # of test images that TransMix mixes; larger ones are kept 
 
 
 def samples(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:
-    """The arrays for learned.npz: those of the model's family, its receptive field, its position biases, its mixing."""
-    return _looks(task, model) | _fields(task, model) | _mixed(task, model)
+    """The arrays that figures show of a classifier: heat or scores, receptive fields, position biases, mixed pairs."""
+    arrays = _looks(task, model) | _fields(task, model) if of_an_arm(task.row) else {}
+    return arrays | _mixed(task, model)
+
+
+def of_an_arm(row: Row) -> bool:
+    """Whether a row has no setting of another question, as those of an ablation have: these are drawn."""
+    return row.set.keys() <= {*START_OPTIONS, *LENGTH, "share_heads"}
 
 
 def attention_heat(model: nn.Module, images: torch.Tensor, layer: int | str = -1) -> np.ndarray:
@@ -96,7 +103,7 @@ def _fields(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:
     found, features = _field(task, model)
     kept = {"erf": found, "erf_features": np.array(features)}
     if position_parameters(model):
-        anew = reset_positions(copy.deepcopy(model), _untrained(task))
+        anew = reset_positions(copy.deepcopy(model), fresh_model(task.row).to(task.world.device))
         kept["erf_reset"], _ = _field(task, anew, features)
     means = [bias.mean(0) for bias in biases.values()]
     return kept | ({"position_bias": np.stack(means)} if len({mean.shape for mean in means}) == 1 else {})
@@ -111,13 +118,6 @@ def _field(task: Classification, model: nn.Module, features: str = "last") -> tu
     except VoidField:
         return _field(task, model, "before the norm")
     return (field / field.max()).astype(np.float16), features
-
-
-def _untrained(task: Classification) -> nn.Module:
-    """The row's model as its seed draws it."""
-    with torch.random.fork_rng(devices=[]):  # drawn on the CPU
-        torch.manual_seed(task.row.seed)
-        return unmasked_model(task.row).to(task.world.device)
 
 
 def _mixed(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:

@@ -68,12 +68,6 @@ class Dense:
         """Nothing beside the scores."""
         return {}
 
-    def samples(self, model: nn.Module) -> dict[str, np.ndarray]:
-        """A few test images, what the model finds in them, and the truth."""
-        from ..analysis.pictured import pictured
-
-        return pictured(self, model)
-
     def backbone(self) -> Pyramid:
         """The row's backbone with its mask and its weights, what is fresh being a function of the seed."""
         torch.manual_seed(self.row.seed)

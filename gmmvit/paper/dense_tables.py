@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from ..analysis import drawn
 from ..dense import recipes
 from ..dense.sets import SETS
-from ..train import learned
 from ..train.rows import Row
 from . import deviations, names
 from .gab_arms import the_group
@@ -121,7 +121,7 @@ def pictures(groups: Iterable[Group], which: str) -> dict[str, dict[str, np.ndar
     for each in groups:
         place = [each.keys[key] for key in SAME]
         if kind(each) == which and each.runs and of in (None, place):
-            arrays = learned.read_arrays(each.runs[0]["folder"] / "learned.npz")
+            arrays = drawn.arrays(each.runs[0]["folder"])
             if "dense_images" in arrays:
                 of, found[ARMS[each.keys["mask"]]] = place, arrays
     return found

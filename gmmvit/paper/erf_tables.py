@@ -8,10 +8,10 @@ import numpy as np
 
 from ..analysis.fields import GaussianFit, central_patch, fit_gaussian
 from ..analysis.positions import grid_of_kernel, sliced
-from ..analysis.views import LAST, LOOKED, RESET, View, summed
 from .names import DATASETS, MODELS, SIZES
 from .published import table as published_table
 from .tables import NOT_RUN, Column, Table, span
+from .views import LAST, LOOKED, RESET, View, summed
 
 GAUSSIAN = 0.5  # the R2 from which on something looks like a Gaussian
 NEAR = 1.5  # patches from the query within which a Gaussian is centred on it

@@ -120,7 +120,7 @@ def learned_layers(groups: Iterable[Group]) -> list[dict]:
     lines = []
     for each in groups:
         for run in each.runs if each.keys["mask"] == "gab" else ():
-            masks = learned.read(run["folder"] / "learned.npz")
+            masks = learned.read(run["folder"])
             values = {name: np.abs([mask.parameters[name] for mask in masks]) for name in SCALARS}
             lines.append(named(each.keys) | values | _published_means(each.keys))
     return lines

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from IPython.display import HTML, Markdown, display
 
+from ..analysis import drawn
 from ..core.errors import unknown
 from ..core.grids import Grid
 from ..train import learned
@@ -118,7 +119,7 @@ def find_run(known: Records, **fields: str) -> dict | None:
 
 def learned_masks(run: Mapping | None) -> dict[str, learned.LearnedMask]:
     """The masks of a run, by layer; none where there is no run."""
-    masks = learned.read(run["folder"] / "learned.npz") if run else []
+    masks = learned.read(run["folder"]) if run else []
     return {f"layer {number}": mask for number, mask in enumerate(masks, 1)}
 
 
@@ -130,9 +131,9 @@ def by_grid(masks: Mapping[str, learned.LearnedMask]) -> dict[Grid, dict[str, np
     return grids
 
 
-def learned_arrays(run: Mapping | None) -> dict[str, np.ndarray]:
-    """What a run kept beside its masks; nothing where there is no run."""
-    return learned.read_arrays(run["folder"] / "learned.npz") if run else {}
+def arrays_drawn(run: Mapping | None) -> dict[str, np.ndarray]:
+    """What was drawn of a run's images, by name; nothing where there is no run."""
+    return drawn.arrays(run["folder"]) if run else {}
 
 
 def bench(name: str) -> dict:

@@ -53,6 +53,13 @@ def run(stage: str, params: Params) -> int:
 
         fetch.record(name, Path(f"build/data/{name}.json"))
         return 0
+    if kind == "analyse":
+        from ..analysis.drawn import analysed
+
+        (reports / "analysis").mkdir(parents=True, exist_ok=True)
+        for line in analysed(reports / "runs" / row for row in params.rows):
+            print(line, flush=True)
+        return 0
     if kind == "report":
         from .report import write
 

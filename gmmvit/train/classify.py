@@ -138,12 +138,6 @@ class Classification:
         with numpy_seed(self.row.seed, 0):
             return shift_quantiles(mixed_sample(self.mix, model, images, labels, boxes=BOXES)["share"])
 
-    def samples(self, model: nn.Module) -> dict[str, np.ndarray]:
-        """What is kept with the masks for figures."""
-        from ..analysis.samples import samples
-
-        return samples(self, model)
-
     def shown(self, split: str, places: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Some images of a split as they are tested, with their labels, on the device."""
         return self.sent([Stream(self.sources[split], self.augmentations[False].raw)[places]])

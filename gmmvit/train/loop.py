@@ -274,7 +274,7 @@ class Run:
         if self.world.first:
             place = self.place
             times = record.timing(place.images, place.seconds, place.total, place.memory, self.world)
-            record.write(self.out, model, metrics, history, times, self.task.samples(model))
+            record.write(self.out, model, metrics, history, times)
             checkpoint.remove(self.saved)
             score = self.recipe.score
             said = f"{score.replace('top1', 'top-1')} {metrics[score]:.2f} % (best {metrics[f'best_{score}']:.2f} %)"

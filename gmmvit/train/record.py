@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics.json, scores.json, history.csv, timing.json, learned.npz and its weights."""
+"""What a run leaves behind: metrics.json, scores.json, history.csv, timing.json, masks.npz and its weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import torch.nn as nn
 
 from ..core.cost import cost
 from ..data.places import write_json, written
-from . import checkpoint
-from .learned import save as save_learned
+from . import checkpoint, learned
 from .machine import machine
 
 
@@ -26,7 +25,7 @@ def finished(out: Path, row: dict) -> dict | None:
         metrics = json.loads((out / "metrics.json").read_text())
     except (OSError, ValueError):
         return None
-    whole = all((out / name).exists() for name in ("history.csv", "timing.json", "learned.npz", "weights.pt"))
+    whole = all((out / name).exists() for name in ("history.csv", "timing.json", learned.FILE, "weights.pt"))
     return metrics if whole and isinstance(metrics, dict) and metrics.get("row") == row else None
 
 
@@ -101,15 +100,13 @@ def peak_memory(device: torch.device, before: Mapping[str, int]) -> dict[str, in
     return {name: max(value, before.get(name, 0)) for name, value in zip(names, now, strict=False)}
 
 
-def write(
-    out: Path, model: nn.Module, metrics: dict, history: Sequence[Mapping], times: dict, arrays: Mapping | None = None
-) -> None:
+def write(out: Path, model: nn.Module, metrics: dict, history: Sequence[Mapping], times: dict) -> None:
     """Every file of a finished run; metrics.json, which says that the run has ended, goes first and comes last."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "metrics.json").unlink(missing_ok=True)
     write_history(out / "history.csv", history)
     write_json(out / "timing.json", times)
-    save_learned(model, out / "learned.npz", **(arrays or {}))
+    learned.save(model, out)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     with checkpoint.whole(out / "weights.pt") as file:
         torch.save({"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state}, file)

@@ -157,8 +157,8 @@ def test_a_constant_mask_cannot_be_fitted():
 
 def test_kernels_of_a_mixture_add_up_to_the_mask(tmp_path):
     model = gmmvit.create_model("vit_d6", mask="gmm", kernels=3)
-    learned.save(model, tmp_path / "learned.npz")
-    mask = learned.read(tmp_path / "learned.npz")[0]
+    learned.save(model, tmp_path)
+    mask = learned.read(tmp_path)[0]
     *parts, whole = mixing(mask, head=2).values()
     assert len(parts) == 3 and whole.shape == (15, 15)
     np.testing.assert_allclose(sum(parts), whole, rtol=1e-4, atol=1e-5)

@@ -1,13 +1,14 @@
-"""What a run keeps for the figures that explain the method: heat maps and scores of real images."""
+"""What figures show of a classifier's images: heat maps, scores, receptive fields, position biases, mixed pairs."""
 
 import numpy as np
 import pytest
 import torch
 
 import gmmvit
+from gmmvit.analysis import drawn
 from gmmvit.analysis.fields import effective_receptive_field
 from gmmvit.analysis.masks import STEPS, masking
-from gmmvit.analysis.samples import IMAGES, _untrained, attention_heat, samples
+from gmmvit.analysis.samples import IMAGES, attention_heat, samples
 from gmmvit.core.maps import attention_maps
 from gmmvit.paper import mask_plots
 from gmmvit.paper import runs as results
@@ -15,7 +16,7 @@ from gmmvit.train import learned, train
 from gmmvit.train.classify import Classification
 from gmmvit.train.processes import World
 from gmmvit.train.rows import Row
-from gmmvit.train.start import unmasked_model
+from gmmvit.train.start import fresh_model, unmasked_model
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +45,8 @@ def test_heat_maps_are_those_of_their_images():
 def test_scores_are_what_the_mask_in_the_middle_met(share, tmp_path):
     task, model = trained(set={"share_heads": share})
     kept = samples(task, model)
-    learned.save(model, tmp_path / "learned.npz", **kept)
-    mask = learned.read(tmp_path / "learned.npz")[4]
-    steps = masking(learned.read_arrays(tmp_path / "learned.npz")["scores"], mask)
+    learned.save(model, tmp_path)
+    steps = masking(kept["scores"], learned.read(tmp_path)[4])
 
     images = task.sources["test"].images[list(IMAGES)[:1]]
     mean, sd = (np.array(values, np.float32) for values in (task.dataset.mean, task.dataset.std))
@@ -105,26 +105,31 @@ def test_drawing_a_model_anew_asks_no_gpu_for_its_state(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_rng_state", asked)
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
-    one, two = (_untrained(Classification(Row("cifar10-mini", "test_vit"), World(), 0)) for _ in range(2))
+    one, two = (fresh_model(Row("cifar10-mini", "test_vit")) for _ in range(2))
     assert torch.equal(one.head.weight, two.head.weight) and torch.equal(before, torch.random.get_rng_state())
 
 
 def test_transmix_keeps_its_pairs_and_how_far_it_shifts_labels(tmp_path):
     settings = {"epochs": 2, "warmup_epochs": 1, "batch": 500, "mixup": 0.8, "cutmix": 1.0}
     row = Row("cifar10-mini", "test_vit", set=settings | {"transmix": True})
-    metrics = train(row, tmp_path / "run", say=lambda line: None)
-    lines = results.history(tmp_path / "run")
+    run = tmp_path / "runs" / "mixed"
+    metrics = train(row, run, say=lambda line: None)
+    lines = results.history(run)
     quantiles = np.array([lines[f"shift_q{q}"] for q in ("05", "25", "50", "75", "95")])  # (5, epochs)
     assert quantiles.shape == (5, 2) and (np.diff(quantiles, axis=0) >= 0).all() and (quantiles[0] < 0).all()
     assert metrics["shift_q95"] == lines["shift_q95"][-1] > 0
 
-    kept = learned.read_arrays(tmp_path / "run" / "learned.npz")
+    kept = drawn.analyse(run)
     task = Classification(row, World(), 0)
     assert np.abs(kept["mix_images"].astype(int) - task.sources["test"].images[:8]).max() <= 1
     for pair, (top, bottom, left, right) in enumerate(kept["mix_box"]):
         area = (bottom - top) * (right - left) / 32**2
         np.testing.assert_allclose(kept["mix_share"][2 * pair : 2 * pair + 2, 0], area, atol=1e-6)
     assert kept["mix_attention"].shape == (8, *task.model().patch_embed.grid_size)
+
+
+def test_rows_of_an_ablation_are_not_drawn():
+    assert samples(*trained(set={"kernels": 3})) == {}
 
 
 @pytest.mark.parametrize(

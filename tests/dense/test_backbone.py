@@ -135,8 +135,8 @@ def test_learned_biases_are_saved_from_the_whole_model(tmp_path):
     model = Detector(pyramid("swin_micro", mask="gab"), 3, **SMALL)
     for i, mask in enumerate(gmmvit.masks_of(model).values()):
         mask.sigma.data += i
-    learned.save(model, tmp_path / "learned.npz")
-    assert [mask.parameters["sigma"].item() for mask in learned.read(tmp_path / "learned.npz")] == [5, 6, 7, 8, 9]
+    learned.save(model, tmp_path)
+    assert [mask.parameters["sigma"].item() for mask in learned.read(tmp_path)] == [5, 6, 7, 8, 9]
 
 
 def test_weights_of_a_local_file_are_all_taken(tmp_path):

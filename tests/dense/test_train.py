@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gmmvit import fetch
+from gmmvit.analysis import drawn
 from gmmvit.fetch import shapes
 from gmmvit.paper import runs as results
 from gmmvit.train import learned, train
@@ -36,20 +37,21 @@ def broken_off(history):
 @pytest.mark.parametrize("score", ROWS)
 def test_a_run_leaves_its_record_and_goes_on_where_it_broke_off(data, score):
     row, quiet = ROWS[score], {"say": lambda line: None}
-    metrics = train(row, data / "whole", **quiet)
-    lines = results.history(data / "whole")
+    whole, parts = (data / "runs" / name for name in ("whole", "parts"))
+    metrics = train(row, whole, **quiet)
+    lines = results.history(whole)
     assert metrics[score] == lines[score][-1] and metrics[f"best_{score}"] == max(lines[score])
     assert "top1" not in metrics and metrics["images"] == 8 and metrics["parameters"] > 1e6 and metrics["macs"] > 1e7
-    assert json.loads((data / "whole" / "metrics.json").read_text()) == metrics
-    assert len(learned.read(data / "whole" / "learned.npz")) == 5  # layers of swin_micro
-    assert learned.read_arrays(data / "whole" / "learned.npz")["dense_images"].shape[0] == 3
+    assert json.loads((whole / "metrics.json").read_text()) == metrics
+    assert len(learned.read(whole)) == 5  # layers of swin_micro
+    assert drawn.analyse(whole)["dense_images"].shape[0] == 3
 
     with pytest.raises(KeyboardInterrupt):
-        train(row, data / "parts", on_epoch=broken_off, **quiet)
-    train(row, data / "parts", **quiet)
-    whole, parts = (torch.load(data / name / "weights.pt", weights_only=True)["model"] for name in ("whole", "parts"))
-    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
-    assert (data / "whole" / "history.csv").read_bytes() == (data / "parts" / "history.csv").read_bytes()
+        train(row, parts, on_epoch=broken_off, **quiet)
+    train(row, parts, **quiet)
+    one, two = (torch.load(run / "weights.pt", weights_only=True)["model"] for run in (whole, parts))
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert (whole / "history.csv").read_bytes() == (parts / "history.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gmmvit
+from gmmvit.analysis import drawn
 from gmmvit.analysis.pictured import pictured
 from gmmvit.bench import dense as bench_dense
 from gmmvit.bench import verbs as benches
@@ -109,12 +110,13 @@ def test_records_are_read_without_the_libraries_that_training_needs():
 
 def kept(folder, each, history, **arrays):
     """A run as the engine leaves it."""
-    folder = folder / each.name
-    folder.mkdir()
+    folder = folder / "runs" / each.name
+    folder.mkdir(parents=True)
     names = list(history[0])
     lines = [names, *([line[name] for name in names] for line in history)]
     (folder / "history.csv").write_text("\n".join(",".join(map(str, line)) for line in lines) + "\n")
-    gmmvit.train.learned.save(nn.Module(), folder / "learned.npz", **arrays)
+    drawn.file_of(folder).parent.mkdir(exist_ok=True)
+    np.savez(drawn.file_of(folder), **arrays)
     return history[-1] | {"folder": folder}
 
 

@@ -7,8 +7,6 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gmmvit.analysis import masks as analysis
-from gmmvit.analysis import views as erf_views
-from gmmvit.analysis.views import LAST
 from gmmvit.paper import (
     ablation,
     dense_plots,
@@ -28,9 +26,11 @@ from gmmvit.paper import (
     transmix_tables,
 )
 from gmmvit.paper import costs as bench_tables
+from gmmvit.paper import views as erf_views
 from gmmvit.paper.runs import history
 from gmmvit.paper.seeds import Gain
 from gmmvit.paper.tables import SMOKE
+from gmmvit.paper.views import LAST
 
 MODULES = (plots, mask_plots, position_plots, gab_plots, transmix_plots, dense_plots)
 DPI = (200, 72)  # of PNG and of PDF
@@ -51,7 +51,7 @@ def motivation(profile):
     few = {name: elm[name] for name in list(elm)[:3]}
     fits = method.fitted(few, most=5)
     best = list(few)[-1]
-    scores = notebook.learned_arrays(run)["scores"]
+    scores = notebook.arrays_drawn(run)["scores"]
     yield mask_plots.mask_grid(weights)
     yield mask_plots.mask_grid({"layer 5": middle.weight()}, middle.grid, (4, 4))
     yield mask_plots.decay(analysis.regularities(weights[best], elm[best].grid), [fits[best][0][k] for k in (0, 1, 4)])
@@ -102,8 +102,8 @@ def smoke(profile):
     groups = gab_arms.gab_groups(rows, runs, failed)
     yield plots.gains(gab_tables.gain_points(gab_arms.head_groups(groups)))
     yield gab_plots.learned_layers(gab_tables.learned_layers(gab_arms.head_groups(groups)))
-    (mixed, *_) = (run for run in runs if "mix_images" in notebook.learned_arrays(run))
-    yield transmix_plots.mixed_images(transmix_tables.mixed_images(notebook.learned_arrays(mixed))[:6])
+    (mixed, *_) = (run for run in runs if "mix_images" in notebook.arrays_drawn(run))
+    yield transmix_plots.mixed_images(transmix_tables.mixed_images(notebook.arrays_drawn(mixed))[:6])
     rows, runs, failed, _ = notebook.records(profile, dense=True)
     groups = dense_tables.dense_groups(rows, runs, failed)
     yield dense_plots.curves(dense_tables.curves(groups))

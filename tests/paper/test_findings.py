@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gmmvit.analysis.masks import Explained, Fit
-from gmmvit.analysis.views import LAST, RESET, View
 from gmmvit.paper import ablation, erf_tables, main_table, method
 from gmmvit.paper.seeds import paired_gain
 from gmmvit.paper.tables import span
+from gmmvit.paper.views import LAST, RESET, View
 
 
 def line(z, falls, r2=0.5):

@@ -248,7 +248,7 @@ def trained(tmp_path):
         for layer, mask in enumerate(gmmvit.masks_of(model).values()):
             mask.amplitude.data.fill_((-1) ** layer * (1.0 + layer))
             mask.sigma.data = mask.sigma.data.new_tensor([4.0 + head for head in range(mask.rows)])
-        learned.save(model, run["folder"] / "learned.npz")
+        learned.save(model, run["folder"])
     return gab_groups(rows, runs)
 
 

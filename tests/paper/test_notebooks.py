@@ -211,7 +211,7 @@ def test_a_row_has_run_failed_or_not_run(empty_project):
     known = notebook.records("smoke")
     assert [run["row"]["name"] for run in known.runs] == ["a"] and known.failed == ["b"] and "smoke" in known.note
     assert notebook.find_run(known, mask="none")["top1"] == 50 and notebook.find_run(known, mask="elm") is None
-    assert notebook.learned_masks(None) == notebook.learned_arrays(None) == {}
+    assert notebook.learned_masks(None) == notebook.arrays_drawn(None) == {}
 
 
 def test_rows_of_detection_and_segmentation_are_records_of_their_own(empty_project):

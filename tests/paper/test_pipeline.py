@@ -32,6 +32,14 @@ def test_runs_depend_on_the_rooms_of_the_engine_and_on_nothing_else():
     assert dense["cmd"] == stage["cmd"] and dense["outs"] == stage["outs"]
 
 
+def test_figures_of_images_are_made_of_what_training_left_and_come_before_the_notebooks():
+    stage = STAGES["analyse"]
+    assert rooms_of(stage) == sorted([*ENGINE, "gmmvit/analysis", "gmmvit/dense"])
+    assert "reports/${item.profile}/runs" in stage["deps"]
+    (made,) = (out for each in stage["outs"] for out in each)
+    assert made == "reports/${item.profile}/analysis" and made in STAGES["notebook"]["deps"]
+
+
 def test_the_pipeline_knows_every_notebook():
     known = {*STAGES["notebook"]["matrix"]["name"], "run"}
     assert known == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
@@ -45,7 +53,7 @@ ROWS = {  # the second lasts long enough to be killed in its middle
     "tiny-c": {"mask": "elm", "set": {"epochs": 1, "batch": 100}},
 }
 RUNS = [f"run@{name}" for name in ROWS]
-RECORDS = ("metrics.json", "history.csv", "learned.npz")
+RECORDS = ("metrics.json", "history.csv", "masks.npz")
 GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
 
 
@@ -102,6 +110,7 @@ def done(tmp_path_factory):
         "check",
         "clean",
         "data@cifar10-mini",
+        "analyse@tiny",
         "notebook@tiny-main_results",
         *RUNS,
     }
@@ -126,7 +135,7 @@ def test_nothing_changed_nothing_runs_and_the_tree_shows_only_small_records(at_r
     new = subprocess.run(["git", "status", "--short", "-uall"], cwd=at_rest, capture_output=True, text=True).stdout
     assert {line.split()[-1].split("/")[0] for line in new.splitlines()} == {"dvc.lock", "reports"}
     runs = {line.split("/")[-1] for line in new.splitlines() if "/runs/" in line}
-    assert runs == {"metrics.json", "scores.json", "history.csv", "learned.npz", "timing.json"}
+    assert runs == {"metrics.json", "scores.json", "history.csv", "masks.npz", "timing.json"}
 
 
 @pytest.mark.slow
@@ -144,13 +153,16 @@ def test_the_kernel_is_the_environments_own(at_rest):
 
 
 @pytest.mark.slow
-def test_the_colour_of_a_plot_trains_nothing_anew(at_rest):
-    plots = at_rest / "gmmvit" / "paper" / "plots.py"
-    text = plots.read_text()
-    plots.write_text(text + "\nBLUE = 'navy'\n")
+@pytest.mark.parametrize(
+    "module, made", [("paper/plots.py", set()), ("analysis/fields.py", {"analyse@tiny"}), ("bench/harness.py", set())]
+)
+def test_neither_a_plot_nor_how_a_field_is_computed_trains_anything_anew(at_rest, module, made):
+    path = at_rest / "gmmvit" / module
+    text = path.read_text()
+    path.write_text(text + "\nBLUE = 'navy'\n")
     stale = repro(at_rest, "--dry", "notebook@tiny-main_results")
-    plots.write_text(text)
-    assert stale == {"notebook@tiny-main_results"}
+    path.write_text(text)
+    assert stale == {"notebook@tiny-main_results", *made}
 
 
 @pytest.mark.slow
@@ -181,7 +193,8 @@ def test_saving_notebooks_in_jupyter_only_cleans_them_again(at_rest):
 @pytest.mark.slow
 def test_a_changed_row_runs_alone_with_what_is_made_of_it(at_rest):
     write_params(at_rest, rows=ROWS | {"tiny-c": ROWS["tiny-c"] | {"seed": 1}})
-    assert repro(at_rest, "notebook@tiny-main_results") == {"check", "run@tiny-c", "notebook@tiny-main_results"}
+    made_of_it = {"analyse@tiny", "notebook@tiny-main_results"}
+    assert repro(at_rest, "notebook@tiny-main_results") == {"check", "run@tiny-c", *made_of_it}
 
 
 @pytest.mark.slow

@@ -39,8 +39,8 @@ def masks(tmp_path_factory):
         for mask in gmmvit.masks_of(model).values():
             if kind == "elm":
                 mask.element.data.normal_()
-        learned.save(model, folder / "learned.npz")
-        found[kind] = learned.read(folder / "learned.npz")
+        learned.save(model, folder)
+        found[kind] = learned.read(folder)
     return found
 
 

@@ -17,7 +17,7 @@ from gmmvit.train import signals
 pytestmark = pytest.mark.slow
 
 SETTINGS = {"epochs": 4, "passes": 2, "batch": 100, "warmup_epochs": 1, "ema": 0.9, "mix_prob": 1.0}
-RESULTS = ("metrics.json", "history.csv", "learned.npz")
+RESULTS = ("metrics.json", "history.csv", "masks.npz")
 
 
 def words(out):
@@ -110,7 +110,7 @@ loop.checkpoint.remove = die
 """,
     "with the first results written": """
 from gmmvit.train import record
-record.save_learned = die
+record.learned.save = die
 """,
 }
 

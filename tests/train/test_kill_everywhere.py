@@ -132,7 +132,7 @@ def few(monkeypatch):
 
 SET = {"epochs": 2, "passes": 1, "batch": 6, "warmup_epochs": 0, "ema": 0.9}
 ROW = {"dataset": "cifar100", "model": "test_vit", "mask": "gmm", "seed": 1, "set": SET}
-RESULTS = ("metrics.json", "scores.json", "history.csv", "learned.npz", "weights.pt")
+RESULTS = ("metrics.json", "scores.json", "history.csv", "masks.npz", "weights.pt")
 
 
 def trained():
@@ -160,7 +160,7 @@ def test_a_record_that_is_replaced(tmp_path, few):
         write_json(folder / "metrics.json", {"row": vars(Row(**ROW)), "top1": 99.0})
         write_json(folder / "timing.json", {})
         (folder / "history.csv").write_text("epoch,top1\n1,99.0\n")
-        (folder / "learned.npz").write_bytes(b"old")
+        (folder / "masks.npz").write_bytes(b"old")
 
     assert sweep(tmp_path, prepare, trained, results) > 30
 

@@ -18,7 +18,7 @@ ROW = {
     "seed": 3,
     "set": {"epochs": 3, "passes": 1, "batch": 500, "warmup_epochs": 1},
 }
-SAME = ("metrics.json", "history.csv", "learned.npz", "weights.pt")
+SAME = ("metrics.json", "history.csv", "masks.npz", "weights.pt")
 
 
 class Killed(BaseException):
@@ -89,7 +89,7 @@ def test_a_record_that_is_being_replaced_does_not_count_as_finished(tmp_path, mo
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(record, "save_learned", kill)
+        patch.setattr(record.learned, "save", kill)
         train(ROW, tmp_path, say=quiet)
     assert not (tmp_path / "metrics.json").exists()
     train(ROW, tmp_path, say=quiet)

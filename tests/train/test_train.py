@@ -28,7 +28,7 @@ from gmmvit.train.update import Update
 
 MIXED = {"epochs": 2, "passes": 1, "batch": 100, "warmup_epochs": 1}
 ROW = {"dataset": "cifar10-mini", "model": "test_vit", "mask": "gmm", "recipe": "gmm", "seed": 3, "set": MIXED}
-FILES = ("metrics.json", "scores.json", "history.csv", "timing.json", "learned.npz", "weights.pt")
+FILES = ("metrics.json", "scores.json", "history.csv", "timing.json", "masks.npz", "weights.pt")
 
 
 def quiet(line):
@@ -54,7 +54,7 @@ def test_a_run_leaves_its_record(finished):
     assert metrics["images"] == 4000 and metrics["epochs"] == 2
     times = json.loads((out / "timing.json").read_text())
     assert times["images_per_second"] > 10 and times["peak_memory_bytes"] > 1e8 and times["threads"] >= 1
-    assert (out / "learned.npz").stat().st_size < 300_000
+    assert (out / "masks.npz").stat().st_size < 300_000
     assert len(said) == 4 and "float32" in said[0] and "epoch 2" in said[2], said
 
 
@@ -116,7 +116,7 @@ def test_a_record_without_scores_gets_them(finished, tmp_path):
 def test_the_seed_decides_every_byte(finished, tmp_path):
     out, _, _ = finished
     train(ROW, tmp_path / "again", say=quiet)
-    for name in ("metrics.json", "history.csv", "learned.npz"):
+    for name in ("metrics.json", "history.csv", "masks.npz"):
         assert (out / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
     other = train({**ROW, "seed": 4}, tmp_path / "other", say=quiet)
     assert other["train_loss"] != json.loads((out / "metrics.json").read_text())["train_loss"]

@@ -1,6 +1,5 @@
-"""What a notebook shows of receptive fields and position biases, from runs, from a weights.pt, and from nothing."""
+"""What a notebook shows of receptive fields and position biases, from runs and from a model that somebody names."""
 
-import json
 from pathlib import Path
 
 import nbformat
@@ -11,13 +10,13 @@ import torch
 import torch.nn as nn
 
 from gmmvit import attach
+from gmmvit.analysis import drawn
 from gmmvit.analysis.fields import fit_gaussian
-from gmmvit.analysis.positions import position_biases
-from gmmvit.analysis.views import LAST, LOOKED, RESET, View, look, summed, untrained, views, with_biases
 from gmmvit.models import create_model
 from gmmvit.paper.erf_tables import fields_table, fit_field, fits_table, published_fits_table
 from gmmvit.paper.position_plots import fields, seen_by_queries, seen_by_the_centre, slicing
 from gmmvit.paper.published import table
+from gmmvit.paper.views import LAST, LOOKED, RESET, View, summed, views, with_biases
 from gmmvit.train import learned
 from gmmvit.train.rows import Row
 
@@ -48,11 +47,13 @@ def project(tmp_path):
             if mask != "none":
                 attach(made, mask, **row.mask_options)
             kernels = np.stack([np.exp(-D2 / (2 * s**2)) for s in np.linspace(1, 2, 9)]).astype(np.float32)
-            folder = tmp_path / row.name
-            folder.mkdir()
+            folder = tmp_path / "runs" / row.name
+            folder.mkdir(parents=True)
             arrays = {"erf": blob(32, field, 13, 14), "erf_reset": blob(32, 1.0, 13, 14)}
             arrays |= {"erf_features": np.array("last")} | ({"position_bias": kernels} if "relpos" in model else {})
-            learned.save(made, folder / "learned.npz", **arrays)
+            learned.save(made, folder)
+            drawn.file_of(folder).parent.mkdir(exist_ok=True)
+            np.savez(drawn.file_of(folder), **arrays)
             runs.append({"row": {"name": row.name}, "folder": folder})
     return rows, runs
 
@@ -68,7 +69,7 @@ def test_the_notebook_looks_at_a_model_of_ones_own(tmp_path):
     parameters, first = [cell.source for cell in cells if cell.cell_type == "code"][:2]
     names = {"In": []}
     exec(parameters, names)
-    names |= {"model": "test_vit", "weights": str(tmp_path / "weights.pth"), "images": 2}
+    names |= {"profile": "smoke", "model": "test_vit", "weights": str(tmp_path / "weights.pth"), "images": 2}
     exec(first, names)
     assert [(view.model, view.dataset) for view in names["views"] if view.arm == LOOKED] == [
         ("test_vit", "cifar10-mini")
@@ -135,50 +136,6 @@ def test_a_field_is_fitted_as_it_is_and_its_scale_does_not_matter():
     field = blob(32, 2.5, 13, 14).astype(float) + 0.1
     assert fit_field(field).sigma_x == pytest.approx(fit_field(100 * field).sigma_x, rel=1e-4)
     assert fit_field(field).sigma_x != pytest.approx(fit_gaussian(field).sigma_x, rel=0.05)  # no minimum taken away
-
-
-def test_untrained_biases_are_those_of_the_seed():
-    rows = [Row("cifar10-mini", "vit_relpos", seed=seed) for seed in (0, 0, 1)]
-    state = torch.get_rng_state()
-    first, again, other = (untrained(row)["layer 5"] for row in rows)
-    assert torch.equal(torch.get_rng_state(), state) and first.shape == (15, 15)
-    assert np.array_equal(first, again) and not np.array_equal(first, other)
-    torch.manual_seed(0)
-    expected = position_biases(create_model("vit_relpos"))["blocks.4.attn"].mean(0)
-    np.testing.assert_allclose(first, expected, atol=1e-6)
-
-
-def test_a_model_of_ours_is_looked_at_by_its_weights(tmp_path):
-    torch.manual_seed(3)
-    row, model = Row("cifar10-mini", "vit_relpos", "gab"), create_model("vit_relpos", mask="gab")
-    path = str(tmp_path / "weights.pt")
-    torch.save({"row": json.dumps(vars(row)), "model": model.state_dict()}, path)
-    view = look("vit_relpos", path, 5, "cifar10-mini")
-    assert view.fields[LAST].shape == (32, 32) and view.fields[LAST].sum() == pytest.approx(1)
-    expected = position_biases(model)["blocks.0.attn"].mean(0)
-    np.testing.assert_array_equal(view.biases["layer 1"], expected)
-    assert len(view.gaussians) == 9 and view.row == row
-    with pytest.raises(ValueError, match="expected 'vit_relpos', whose weights are in"):
-        look("vit", path, 5, "cifar10-mini")
-    with pytest.raises(FileNotFoundError, match=r"expected a file, got .*gone.pt"):
-        look("vit", str(tmp_path / "gone.pt"), 5, "cifar10-mini")
-
-
-def test_a_timm_model_is_looked_at_at_its_own_size_or_not_at_all(tmp_path):
-    import timm
-
-    torch.manual_seed(0)
-    path = str(tmp_path / "weights.pth")
-    model = timm.create_model("test_vit")
-    torch.nn.init.uniform_(model.norm.weight)  # as trained: with gain 1 the field would be void
-    torch.save(model.state_dict(), path)
-    with pytest.raises(RuntimeError, match="Unknown model .vit_large_tpyo"):
-        look("vit_large_tpyo", "", 2, "cifar10-mini")
-    (tmp_path / "broken.pth").write_text("no weights")
-    with pytest.raises(ValueError, match="broken.pth, which cannot be read"):
-        look("test_vit", str(tmp_path / "broken.pth"), 2, "cifar10-mini")
-    view = look("test_vit", path, 2, "cifar10-mini")
-    assert view.fields[LAST].shape == (160, 160) and view.row is None and not view.biases
 
 
 def test_the_figures_show_what_they_are_given():
