@@ -728,7 +728,6 @@ CALLS = {
     },
     "TransMix": {
         **{f"definition = {value!r}": lambda value=value: mixing(definition=value) for value in ("", "codes", None, 3)},
-        **{f"sampling = {value!r}": lambda value=value: mixing(sampling=value) for value in ("", "bilinear", None)},
         **{f"mode = {value!r}": lambda value=value: mixing(mode=value) for value in ("elem", "pair", "half")},
         "an odd batch": lambda: mixing()[0](torch.zeros(3, 3, 32, 32), torch.tensor([0, 1, 2])),
         "a label too high": lambda: mixing()[0](torch.zeros(2, 3, 32, 32), torch.tensor([0, 10])),

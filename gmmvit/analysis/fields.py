@@ -16,7 +16,7 @@ import torch.nn as nn
 from scipy.optimize import least_squares
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core.grids import Grid, grid_of
+from ..core.grids import Grid, layout
 from ..core.products import at_rest
 from ..data.memory import keep_freed_memory
 from ..data.progress import bar
@@ -113,12 +113,7 @@ def _at_centre(model: nn.Module, features: torch.Tensor, images: torch.Tensor) -
         image = features.permute(0, 2, 3, 1) if channels_first else features
         row, column = central_patch(tuple(image.shape[1:3]))
         return image[:, row, column]
-    prefix = getattr(model, "num_prefix_tokens", 0)
-    aspect = images.shape[-2] / images.shape[-1]
-    found = (
-        (p, grid_of(features.shape[1] - p, aspect)) for p in (prefix, 0, 1)
-    )  # CaiT hands its token on only at the end
-    prefix, grid = next(((p, grid) for p, grid in found if grid), (0, None))
+    grid, prefix = layout(model, features.shape[1], images.shape[-2:]) or (None, 0)
     if grid is None:
         raise ValueError(
             f"{type(model).__name__}: expected features of one grid of patches, got {tuple(features.shape)}"

@@ -13,8 +13,9 @@ import torch
 import torch.nn as nn
 from timm.models.beit import RelativePositionBias
 
-from ..core.grids import Grid, grid_of
+from ..core.grids import Grid, layout
 from ..core.products import at_rest
+from ..core.trace import plain
 from ..train.start import position_parameters
 from .masks import relative_kernel
 
@@ -24,7 +25,7 @@ from .masks import relative_kernel
 @torch.no_grad()
 def reset_positions(model: nn.Module, fresh: nn.Module) -> nn.Module:
     """Gives a model the position parameters, and nothing else, of a freshly built one of the same kind; in place."""
-    model, fresh = (getattr(each, "_orig_mod", each) for each in (model, fresh))
+    model, fresh = plain(model), plain(fresh)
     names, others = position_parameters(model), position_parameters(fresh)
     if not names:
         raise ValueError(f"{type(model).__name__} has no position parameters to draw anew: expected a model with some")
@@ -52,7 +53,7 @@ def position_biases(model: nn.Module) -> dict[str, np.ndarray]:
 
     Of the layer alone: without a Gaussian that gmmvit attached, but with one that was folded into it.
     """
-    model = getattr(model, "_orig_mod", model)
+    model = plain(model)
     with at_rest(model):  # a position MLP drops hidden units while it trains
         found = {
             name.removesuffix(".rel_pos"): (module, bias().float().cpu().numpy())
@@ -63,7 +64,10 @@ def position_biases(model: nn.Module) -> dict[str, np.ndarray]:
     for name, (module, bias) in found.items():
         bias = bias.reshape(-1, *bias.shape[-2:])  # (heads, N, N)
         if bias.shape[-1] == bias.shape[-2]:  # a layer that pools its queries has no one grid
-            grid, prefix = _grid(model, module, bias.shape[-1])
+            known = layout(model, bias.shape[-1], layer=module)
+            if known is None:
+                raise ValueError(f"{name}: expected a bias over a grid of patches, got {bias.shape[-1]} tokens")
+            grid, prefix = known
             heads = [relative_kernel(each, grid) for each in bias[:, prefix:, prefix:]]
             biases[name] = np.stack(heads).astype(np.float32)
     return biases
@@ -90,18 +94,6 @@ def _continuous(attention: nn.Module) -> torch.Tensor:
     """Swin-v2: 16 sigmoid(MLP(log-spaced relative coordinates))."""
     table = attention.cpb_mlp(attention.relative_coords_table).flatten(0, 2)  # (pairs, heads)
     return 16 * table[attention.relative_position_index].permute(2, 0, 1).sigmoid()
-
-
-def _grid(model: nn.Module, module: nn.Module, tokens: int) -> tuple[Grid, int]:
-    """The grid of a module's tokens and the number of class and register tokens before them."""
-    own = (getattr(module, "window_size", None), getattr(getattr(model, "patch_embed", None), "grid_size", None))
-    for grid in own:
-        if isinstance(grid, tuple) and 0 <= tokens - grid[0] * grid[1] <= 1:
-            return grid, tokens - grid[0] * grid[1]
-    prefix = 0 if grid_of(tokens) else 1
-    if (grid := grid_of(tokens - prefix)) is None:
-        raise ValueError(f"{type(module).__name__}: expected a bias over a grid of patches, got {tokens} tokens")
-    return grid, prefix
 
 
 # ---- what a query sees of them --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from ..core.grids import grid_of
+from ..core.grids import layout
 from ..core.maps import attention_maps
 from ..core.masks import GaussianMixtureMask
 from ..core.products import at_rest
@@ -48,14 +48,12 @@ def attention_heat(model: nn.Module, images: torch.Tensor, layer: int | str = -1
     ((name, attention),) = maps.items()  # (B, heads, Nq, Nk)
     queries, keys = attention.shape[-2:]
     rows, columns = images.shape[-2:]
-    prefixes = dict.fromkeys((getattr(model, "num_prefix_tokens", 0), 0, 1, 2))
-    prefix = next((p for p in prefixes if grid_of(keys - p, rows / columns)), None)
-    if prefix is None or len(attention) != len(images):
+    grid, prefix = layout(model, keys, (rows, columns)) or (None, 0)
+    if grid is None or len(attention) != len(images):
         raise ValueError(
             f"{name} attends {tuple(attention.shape)} (images or windows, heads, queries, keys), which is no map over "
             f"{len(images)} images of {rows} x {columns}"
         )
-    grid = grid_of(keys - prefix, rows / columns)
     seen = attention[:, :, prefix if queries == keys else 0 :, prefix:].float().mean(2).mean(1)  # (B, N)
     heat = seen.view(-1, 1, *grid)
     return F.interpolate(heat, (rows, columns), mode="nearest")[:, 0].cpu().numpy()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn as nn
 
+from .cost import input_size
 from .errors import first_line, unknown
-from .grids import Grid, grid_of, unrolled_order
-from .masks import KINDS, SpatialMask
-from .products import Call, Found, at_rest, softmax_callers, spatial_products
-from .rewrite import CHILD, Product, Reporting, Rewritten, _Paths, subclass
+from .grids import Grid, layout, unrolled_order
+from .masks import MASKS, SpatialMask
+from .products import Call, Product, at_rest, softmax_callers, spatial_products
+from .rewrite import CHILD
+from .rewritten import Paths, Reporting, Rewritten, subclass
+from .trace import plain, tensors_of
 from .ways import FLEX, FUSED, avoiding
 
 PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
@@ -45,9 +49,9 @@ def attach(
     *,
     only: str | Callable[[str], bool] | None = None,
     img_size: int | Grid | None = None,
-    **options,
+    **options: Any,
 ) -> list[Site]:
-    """Puts a mask ("gmm", "elm", "gab" or a callable that builds one) on every spatial self-attention: the sites.
+    """The sites of a mask ("gmm", "elm", "gab" or a callable that builds one), put on every spatial self-attention.
 
     `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only
     where the model does not tell the image size it was built for.
@@ -55,26 +59,26 @@ def attach(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected an nn.Module, got {model!r}")
     with torch.inference_mode(False):  # else the masks could never be trained
-        return _attach(getattr(model, "_orig_mod", model), *_builder(mask, options), only, img_size)
+        return _attach(plain(model), *_builder(mask, options), only, img_size)
 
 
 def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size: int | Grid | None) -> list[Site]:
-    size = _image_size(model, img_size)
-    image = _image(model, size)
+    image = _image(model, img_size)
     places, reasons = [], []
-    for found in _spatial(model, image, told=img_size is not None):
-        reasons += [(found.call.name, reason) for reason in found.reasons]
-        for product in found.products:
-            if not _chosen(only, found.call.name):
+    for call in _softmax_callers(model, image, told=img_size is not None):
+        products, why_not = spatial_products(call)
+        reasons += [(call.name, reason) for reason in why_not]
+        for product in products:
+            if not _chosen(only, call.name):
                 continue
             try:
-                places.append((found.call, product, *_grids(model, found.call.module, product, size)))
+                places.append((call, product, *_grids(model, call.module, product, image.shape[-2:])))
             except ValueError as error:
-                reasons.append((found.call.name, str(error)))
+                reasons.append((call.name, str(error)))
     if not places:
         raise ValueError(_refusal(model, only, reasons))
     for call, *_ in places:
-        if name in _masks_in(call.module):
+        if name in [key.partition("-")[0] for key in getattr(call.module, CHILD, ())]:
             raise ValueError(
                 f"{call.name} already has a mask named {name!r}: detach(model) first, or attach another kind"
             )
@@ -83,7 +87,7 @@ def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size
     with _all_or_nothing(model, [call.module for call, *_ in places]):
         sites = []
         for (call, product, grid, key_grid, prefix), built in zip(places, made, strict=True):
-            _put(call, product, name, built)
+            _put(call.module, product, name, built)
             sites.append(Site(call.name, grid, key_grid, prefix, product.heads, built))
         if not isinstance(model, Reporting):
             model.__class__ = subclass(type(model), Reporting)
@@ -110,31 +114,38 @@ def masks_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def detach(model: nn.Module) -> nn.Module:
-    """Takes all masks off again: classes, attributes and attention paths are as they were."""
+    """The model with all masks taken off again: classes, attributes and attention paths are as they were."""
     for module in list(model.modules()):
         if isinstance(module, Rewritten):
-            _strip(module)
+            for attribute in (CHILD, "_sites", "_paths"):
+                delattr(module, attribute)
+            module.__class__ = module._base
     if isinstance(model, Reporting):
         model.__class__ = model._base
         vars(model).pop("spatial_sites", None)
     return model
 
 
-def _strip(module: nn.Module) -> None:
-    """Takes the masks of one attention off, and what came with them."""
-    for attribute in (CHILD, "_sites", "_paths"):
-        delattr(module, attribute)
-    if isinstance(module, Rewritten):
-        module.__class__ = module._base
-
-
 # ---- finding the places ---------------------------------------------------------------------------------------------
 
 
-def _spatial(model: nn.Module, image: torch.Tensor, told: bool) -> list[Found]:
-    found = []
+def _image(model: nn.Module, img_size: int | Grid | None) -> torch.Tensor:
+    """Two random images of the kind the model takes: two, so that heads and images can be told apart."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if like is None:
+        raise ValueError(f"{type(model).__name__} has no parameters: expected a vision transformer")
+    for name, each in model.named_parameters():  # places are found by following NaN
+        if each.is_floating_point() and not each.isfinite().all():
+            raise ValueError(
+                f"{name} of {type(model).__name__} is not finite: expected weights without NaN and infinity"
+            )
+    return torch.rand(2, *input_size(model, img_size), device=like.device, dtype=like.dtype)
+
+
+def _softmax_callers(model: nn.Module, image: torch.Tensor, told: bool) -> list[Call]:
     try:
-        calls = softmax_callers(model, image)
+        with avoiding(FUSED, FLEX):  # of masks that are there already
+            return softmax_callers(model, image)
     except (RuntimeError, AssertionError, IndexError, ValueError) as error:  # each model refuses in its own way
         source = (
             "which img_size asks for: expected" if told else "the size it reports: pass attach(..., img_size=) with"
@@ -143,14 +154,6 @@ def _spatial(model: nn.Module, image: torch.Tensor, told: bool) -> list[Found]:
             f"{type(model).__name__} does not run on images of {tuple(image.shape[1:])}, {source} the size it was "
             f"built for ({first_line(error)})"
         ) from error
-    for call in calls:
-        if isinstance(call.module, Rewritten):  # its products are known from the first mask
-            products = list(dict.fromkeys(product for product, _ in call.module._sites))
-            found.append(Found(call, products))
-        else:
-            with at_rest(call.module):
-                found.append(spatial_products(call))
-    return found
 
 
 def _chosen(only: str | Callable[[str], bool] | None, name: str) -> bool:
@@ -189,59 +192,16 @@ def _made(
     return mask.train(call.module.training)
 
 
-def _image_size(model: nn.Module, img_size: int | Grid | None) -> Grid:
-    size = img_size
-    if size is None:
-        size = getattr(getattr(model, "patch_embed", None), "img_size", None)
-        size = size or (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, 224, 224))[1:]
-    sides = (size, size) if isinstance(size, int) else size
-    if not isinstance(sides, (tuple, list)) or len(sides) != 2 or any(type(n) is not int or n < 1 for n in sides):
-        raise ValueError(f"img_size: expected one side of an image, or (rows, columns), in pixels, got {img_size!r}")
-    return tuple(sides)
-
-
-def _image(model: nn.Module, size: Grid) -> torch.Tensor:
-    """Two random images of the kind the model takes: two, so that heads and images can be told apart."""
-    cfg = getattr(model, "pretrained_cfg", None) or {}
-    stem = dict(model.named_modules()).get(str(cfg.get("first_conv")))
-    # a stem may see more channels than the image has: TResNet's pixels of 4 x 4 stand side by side
-    channels = getattr(model, "in_chans", None) or getattr(stem, "in_channels", cfg.get("input_size", (3,))[0])
-    like = next((p for p in model.parameters() if p.is_floating_point()), None)
-    if like is None:
-        raise ValueError(f"{type(model).__name__} has no parameters: expected a vision transformer")
-    for name, each in model.named_parameters():  # places are found by following NaN
-        if each.is_floating_point() and not each.isfinite().all():
-            raise ValueError(
-                f"{name} of {type(model).__name__} is not finite: expected weights without NaN and infinity"
-            )
-    return torch.rand(2, channels, *size, device=like.device, dtype=like.dtype)
-
-
 def _grids(
     model: nn.Module, module: nn.Module, product: Product, size: Grid
 ) -> tuple[Grid, Grid, int | tuple[int, int]]:
-    grid, rows = _grid_and_prefix(model, module, product.queries, size)
-    key_grid, columns = (
-        (grid, rows) if product.keys == product.queries else _grid_and_prefix(model, module, product.keys, size)
-    )
+    found = []
+    for tokens in (product.queries, product.keys):
+        if (each := layout(model, tokens, size, module)) is None:
+            raise ValueError(f"cannot tell the grid of its {tokens} tokens for an image of {size[0]} x {size[1]}")
+        found.append(each)
+    (grid, rows), (key_grid, columns) = found
     return grid, key_grid, rows if rows == columns else (rows, columns)
-
-
-def _grid_and_prefix(model: nn.Module, module: nn.Module, tokens: int, size: Grid) -> tuple[Grid, int]:
-    """Splits a token count into a grid and prefix tokens: a window, the model's patch grid, or the image's aspect."""
-    window = getattr(module, "window_size", getattr(module, "ws", None))
-    window = (window, window) if isinstance(window, int) else window
-    if isinstance(window, (tuple, list)) and len(window) == 2 and window[0] * window[1] == tokens:
-        return tuple(window), 0
-    patches = getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    own = getattr(model, "num_prefix_tokens", 0)
-    for prefix in dict.fromkeys((own, 0, 1, 2)):
-        if patches and patches[0] * patches[1] == tokens - prefix:
-            return tuple(patches), prefix
-        grid = grid_of(tokens - prefix, size[0] / size[1]) or (grid_of(tokens) if not prefix else None)
-        if grid:
-            return grid, prefix
-    raise ValueError(f"cannot tell the grid of its {tokens} tokens for an image of {size[0]} x {size[1]}")
 
 
 # ---- putting masks in -----------------------------------------------------------------------------------------------
@@ -249,18 +209,18 @@ def _grid_and_prefix(model: nn.Module, module: nn.Module, tokens: int, size: Gri
 
 def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Callable[..., nn.Module], str]:
     if isinstance(mask, str):
-        if mask not in KINDS:
-            raise ValueError(unknown("mask", mask, KINDS))
-        valid = [name for name in inspect.signature(KINDS[mask]).parameters if name not in PLACE]
+        if mask not in MASKS:
+            raise ValueError(unknown("mask", mask, MASKS))
+        valid = [name for name in inspect.signature(MASKS[mask]).parameters if name not in PLACE]
         for option in options:
             if option not in valid:
                 raise TypeError(unknown(f"option of the mask {mask!r}", option, valid))
-        build, name = KINDS[mask], mask
+        build, name = MASKS[mask], mask
     elif callable(mask):
         build, name = mask, getattr(mask, "__name__", "")
         name = name if name.isidentifier() else "mask"
     else:
-        raise TypeError(f"mask: expected one of {', '.join(KINDS)} or a callable that builds a mask, got {mask!r}")
+        raise TypeError(f"mask: expected one of {', '.join(MASKS)} or a callable that builds a mask, got {mask!r}")
 
     def checked(grid: Grid, heads: int, **place) -> nn.Module:
         built = build(grid, heads, **place, **options)
@@ -271,46 +231,35 @@ def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Calla
     return checked, name
 
 
-def _masks_in(module: nn.Module) -> list[str]:
-    return [key.partition("-")[0] for key in getattr(module, CHILD, ())]
-
-
-def _put(call: Call, product: Product, name: str, mask: nn.Module) -> None:
-    module = call.module
+def _put(module: nn.Module, product: Product, name: str, mask: nn.Module) -> None:
     if not isinstance(module, Rewritten):
         kind = subclass(type(module), Rewritten)
-        module._sites, module._paths = [], _Paths()
+        module._sites = []
         module.add_module(CHILD, nn.ModuleDict())
         module.__class__ = kind
     masks = getattr(module, CHILD)
     key = name if name not in masks else f"{name}-{product.ordinal}"  # several products in one module
     masks[key] = mask
-    module._sites = [*module._sites, (product, key)]
-    module._paths = _Paths()
+    module._sites, module._paths = [*module._sites, (product, key)], Paths()
 
 
 @contextmanager
-def _all_or_nothing(model: nn.Module, modules: list[nn.Module]) -> Iterator[None]:
-    """Whatever fails inside, model and modules are as they were, earlier masks included."""
-    earlier = {module: (module._sites, list(getattr(module, CHILD))) for module in modules if hasattr(module, CHILD)}
-    reporting = isinstance(model, Reporting)
+def _all_or_nothing(model: nn.Module, attentions: list[nn.Module]) -> Iterator[None]:
+    """Whatever fails inside, the model and these modules of it are as they were, earlier masks included."""
+    touched = [model, *attentions, *(getattr(module, CHILD) for module in attentions if hasattr(module, CHILD))]
+    before = [(module, type(module), dict(vars(module)), dict(module._modules)) for module in touched]
     try:
         yield
     except BaseException:
-        for module in modules:
-            if module in earlier:
-                module._sites, names = earlier[module]
-                for name in [name for name in getattr(module, CHILD) if name not in names]:
-                    del getattr(module, CHILD)[name]
-                module._paths = _Paths()
-            elif hasattr(module, CHILD):
-                _strip(module)
-        if isinstance(model, Reporting) and not reporting:
-            model.__class__ = model._base
+        for module, kind, attributes, children in before:
+            module.__class__ = kind
+            for now, then in ((vars(module), attributes), (module._modules, children)):
+                now.clear()
+                now.update(then)
         raise
 
 
-def _ready(calls: Iterable[Call]) -> None:
+def _ready(calls: list[Call]) -> None:
     """Builds the graphs for training and evaluation on any device now, so that torch.compile finds them."""
     for call in {id(call.module): call for call in calls}.values():
         mode = call.module.training
@@ -349,11 +298,4 @@ def _reaches(model: nn.Module, run: Callable[[torch.Tensor], object], image: tor
             output = run(image)
     finally:
         handle.remove()
-    return any(bool(leaf.isnan().any()) for leaf in _leaves(output))
-
-
-def _leaves(output: object) -> list[torch.Tensor]:
-    if torch.is_tensor(output):
-        return [output]
-    values = output.values() if isinstance(output, dict) else output
-    return [leaf for value in values for leaf in _leaves(value)]
+    return any(bool(tensor.isnan().any()) for tensor in tensors_of(output))

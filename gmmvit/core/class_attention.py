@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 import torch.nn as nn
+from torch import fx
 
-from .grids import grid_of
-from .maps import attention_maps
-from .products import at_rest
-from .softmaxes import has_class_token
-from .tap import Tap, Tapped
-from .trace import Untraceable
+from .grids import grid_of, layout
+from .maps import attention_maps, has_class_token, rows_of, with_heads
+from .products import at_rest, softmax_callers, softmaxes_of
+from .rewrite import CHILD, compiled, graph_of
+from .trace import Untraceable, bind, own_forward, pattern_of, plain, tensors_of
 
 
 class ClassAttention:
@@ -26,9 +27,7 @@ class ClassAttention:
     """
 
     def __init__(self, model: nn.Module, image: torch.Tensor):
-        model = getattr(model, "_orig_mod", model)
-        self.kind = type(model).__name__
-        aspect = image.shape[-2] / image.shape[-1]
+        model = plain(model)
         with at_rest(model), attention_maps(model) as maps:
             model(image)
         self.name, last = list(maps.items())[-1]
@@ -39,16 +38,14 @@ class ClassAttention:
         self.stand_in = not (queries == 1 or has_class_token(model))
         self.rows = slice(0, 1) if not self.stand_in and queries > 1 else slice(None)
         self.windows = len(last) // len(image)
-        prefixes = (getattr(model, "num_prefix_tokens", 0), *(() if self.stand_in else (1, 2)), 0)  # 2: distilled PiT
-        found = ((prefix, grid_of((keys - prefix) * self.windows, aspect)) for prefix in prefixes)
-        self.prefix, self.grid = next(((prefix, grid) for prefix, grid in found if grid), (0, None))
+        self.grid, self.prefix = layout(model, keys * self.windows, image.shape[-2:]) or (None, 0)
         self.asking = slice(self.prefix, None) if self.stand_in and queries == keys else slice(None)
         self.shift = tuple(getattr(self.block, "shift_size", (0, 0))) if self.windows > 1 else (0, 0)
         scattered = self.windows > 1 and not getattr(self.block, "partition_block", True)  # MaxViT's grid attention
-        if self.grid is None or last.ndim != 4 or scattered:
+        if self.grid is None or last.ndim != 4 or scattered or (self.windows > 1 and self.prefix):
             raise ValueError(
-                f"{self.kind}: TransMix needs a map with an entry for each patch of one grid: expected it of the last "
-                f"attention, {self.name}, whose map of {len(image)} image is {tuple(last.shape)}"
+                f"{type(model).__name__}: TransMix needs a map with an entry for each patch of one grid: expected it "
+                f"of the last attention, {self.name}, whose map of {len(image)} image is {tuple(last.shape)}"
                 f"{', of tokens that are scattered over the image' if scattered else ''}"
             )
 
@@ -58,9 +55,8 @@ class ClassAttention:
         opened = []
 
         def enter(module: nn.Module, args: tuple) -> None:
-            context = attention_maps(module, self.child, rows=self.rows)
-            opened.append(context)
-            self.maps = context.__enter__()
+            opened.append(attention_maps(module, self.child, rows=self.rows))
+            self.maps = opened[0].__enter__()
 
         def leave(module: nn.Module, args: tuple, output: object) -> None:
             opened.pop().__exit__(None, None, None)
@@ -93,8 +89,8 @@ class ClassAttention:
             return None
         if self.compiled is None or self.compiled[0] is not model:
             try:
-                self.tap = Tap(model._orig_mod, self.name, self.rows, x[:1].detach())
-                self.compiled = model, model.dynamo_ctx(Tapped(model._orig_mod, self.tap))
+                self.tap = Tap(plain(model), self.name, self.rows, x[:1].detach())
+                self.compiled = model, model.dynamo_ctx(Tapped(plain(model), self.tap))
             except Untraceable:
                 self.compiled = model, None
         return self.compiled[1]
@@ -115,3 +111,61 @@ class ClassAttention:
         image = rows.view(-1, self.grid[0] // height, across, height, width).transpose(2, 3)
         image = image.reshape(len(image), *self.grid).roll(self.shift, (1, 2))
         return image.flatten(1) / self.windows
+
+
+# ---- out of a compiled graph, which hooks and modes would stop ------------------------------------------------------
+
+
+class Tap:
+    """An attention that keeps some rows of its map in each call while it is in place, by the explicit product."""
+
+    def __init__(self, model: nn.Module, name: str, rows: slice, image: torch.Tensor):
+        self.module, self.rows, self.map = model.get_submodule(name), rows, torch.empty(0)
+        call = next((call for call in softmax_callers(model, image) if call.name == name), None)
+        if call is None:
+            raise Untraceable(f"{name} takes its softmax inside another function")
+        self.paths = {}
+        for training in (True, False):
+            with at_rest(self.module):
+                self.module.train(training)
+                self.paths[training, pattern_of(call.arguments)] = compiled(self._graph(call.arguments))
+
+    def _graph(self, arguments: tuple) -> fx.Graph:
+        graph = graph_of(self.module, arguments)
+        softmaxes = softmaxes_of(self.module, graph)
+        masks = getattr(self.module, CHILD, {}).values()
+        if len(softmaxes) != 1 or any(getattr(mask, "where", "") == "probabilities" for mask in masks):
+            raise Untraceable(f"{type(self.module).__name__}: expected one softmax that no mask follows")
+        with graph.inserting_after(softmaxes[0]):
+            graph.call_function(self.keep, (softmaxes[0],))
+        return graph
+
+    def keep(self, probabilities: torch.Tensor) -> None:
+        """Called inside the attention's graph."""
+        self.map = rows_of(probabilities, self.rows).detach()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the attention returns; its map is kept."""
+        arguments = bind(own_forward(self.module), args, kwargs)
+        return self.paths[self.module.training, pattern_of(arguments)](self.module, *tensors_of(arguments))
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Inside, the model runs through this tap."""
+        self.module.forward = self.forward
+        try:
+            yield
+        finally:
+            del self.module.forward
+
+
+class Tapped(nn.Module):
+    """A model with a tap in place: images -> (logits, map (B, heads, rows, keys))."""
+
+    def __init__(self, model: nn.Module, tap: Tap):
+        super().__init__()
+        self.model, self.tap = model, tap
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.model(x)
+        return logits, with_heads(self.tap.map, self.tap.module, len(x))

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from .grids import Grid, pair
 from .products import at_rest
 
 
@@ -26,10 +27,28 @@ class Cost:
     depth: int  # attention layers
 
 
-def cost(model: nn.Module, img_size: int | tuple[int, int] | None = None) -> Cost:
-    """Counts during one forward pass of one image, of the model's own size where `img_size` is None."""
+def input_size(model: nn.Module, img_size: int | Grid | None = None) -> tuple[int, int, int]:
+    """The (channels, rows, columns) of the images a model takes; those of its own size where `img_size` is None."""
+    config = getattr(model, "pretrained_cfg", None) or {}
+    channels, *own = config.get("input_size", (3,))
+    stem = dict(model.named_modules()).get(str(config.get("first_conv")))
+    # a stem may see more channels than the image has: TResNet's pixels of 4 x 4 stand side by side
+    channels = getattr(model, "in_chans", None) or getattr(stem, "in_channels", channels)
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None) or own if img_size is None else img_size
+    if not size and img_size is None:
+        raise ValueError(
+            f"img_size: expected a size in pixels, got None, and {type(model).__name__} does not tell its own"
+        )
+    sides = pair(size)
+    if sides is None or any(type(side) is not int or side < 1 for side in sides):
+        raise ValueError(f"img_size: expected one side of an image, or (rows, columns), in pixels, got {img_size!r}")
+    return channels, *sides
+
+
+def cost(model: nn.Module, img_size: int | Grid | None = None) -> Cost:
+    """What one image costs, counted during one forward pass; of the model's own size where `img_size` is None."""
     weight = next(p for p in model.parameters() if p.is_floating_point())
-    image = weight.new_zeros((1, *_input_size(model, img_size))).requires_grad_()
+    image = weight.new_zeros((1, *input_size(model, img_size))).requires_grad_()
     flops, layers, macs = FlopCounterMode(display=False), _AttentionLayers(), []
     explicit = sdpa_kernel(SDPBackend.MATH)  # older counters do not know the CPU's fused kernel
     with at_rest(model), _paper_hooks(model, macs), torch.enable_grad(), explicit, flops, layers:
@@ -43,7 +62,7 @@ def cost(model: nn.Module, img_size: int | tuple[int, int] | None = None) -> Cos
 
 
 def paper_macs(module: nn.Module, output: torch.Tensor) -> int:
-    """One layer of ptflops 0.7's count, per image: bias once in Linear, per position in Conv2d (erratum G6)."""
+    """The MACs of one layer as ptflops 0.7 counts: bias once in Linear, per position in Conv2d (erratum G6)."""
     if isinstance(module, nn.Linear):
         return output.numel() * module.in_features + (0 if module.bias is None else module.out_features)
     if isinstance(module, nn.Conv2d):
@@ -73,15 +92,3 @@ class _AttentionLayers(TorchDispatchMode):
         softmax = name in ("_softmax", "_safe_softmax") and args[0].ndim > 2
         self.count += softmax or name.startswith("_scaled_dot_product")
         return func(*args, **(kwargs or {}))
-
-
-def _input_size(model: nn.Module, img_size: int | tuple[int, int] | None) -> tuple[int, int, int]:
-    """(channels, rows, columns) of the images a model takes."""
-    channels, *declared = getattr(model, "pretrained_cfg", {}).get("input_size", (3,))
-    size = img_size or getattr(getattr(model, "patch_embed", None), "img_size", None) or declared
-    if not size:
-        raise ValueError(
-            f"img_size: expected a size in pixels, got None, and {type(model).__name__} does not tell its own"
-        )
-    rows, columns = (size, size) if isinstance(size, int) else size
-    return getattr(model, "in_chans", channels), rows, columns

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
 
 Grid = tuple[int, int]  # (rows, columns)
@@ -19,12 +22,11 @@ class Distances(NamedTuple):
 
 
 def patch_centres(grid: Grid, cells: Grid | None = None) -> torch.Tensor:
-    """Row and column of each token's centre, in steps of a `cells` grid laid over the same image."""
-    cells = cells or grid
-    rows, columns = (
-        (torch.arange(n, dtype=torch.float64, device="cpu") + 0.5) * (m / n) for n, m in zip(grid, cells, strict=True)
+    """Row and column of each token's centre, (N, 2), in steps of a `cells` grid laid over the same image."""
+    steps = zip(grid, cells or grid, strict=True)
+    return torch.cartesian_prod(
+        *((torch.arange(n, dtype=torch.float64, device="cpu") + 0.5) * (m / n) for n, m in steps)
     )
-    return torch.cartesian_prod(rows, columns)  # (N, 2)
 
 
 @lru_cache(maxsize=256)
@@ -65,6 +67,33 @@ def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:
         return None
     columns = tokens // rows
     return (rows, columns) if abs(rows / columns - aspect) < 1e-6 * aspect else None
+
+
+def pair(value: object) -> tuple | None:
+    """Both sides of what is given as one number, or as two; None of anything else."""
+    both = (value, value) if isinstance(value, int) else value
+    return tuple(both) if isinstance(both, (tuple, list)) and len(both) == 2 else None
+
+
+def layout(
+    model: nn.Module, tokens: int, image: Sequence[int] | None = None, layer: nn.Module | None = None
+) -> tuple[Grid, int] | None:
+    """The grid of a model's tokens, and the number of class and register tokens before it; None where there is none.
+
+    It is the model's grid of patches, or one with the aspect of `image` (by default that of the images the model was
+    built for). With a `layer`, it may also be that of the layer's windows.
+    """
+    patches, window = getattr(model, "patch_embed", None), getattr(layer, "window_size", getattr(layer, "ws", None))
+    built = pair(getattr(patches, "img_size", None))
+    image = pair(image) or built or (1, 1)
+    known = pair(window), pair(getattr(patches, "grid_size", None)) if built in (None, image) else None
+    for prefix in dict.fromkeys((getattr(model, "num_prefix_tokens", 0), 0, 1, 2)):  # 2: class and distillation token
+        rest = tokens - prefix
+        square = grid_of(rest) if layer is not None and not prefix else None
+        for grid in (*known, grid_of(rest, image[0] / image[1]), square):
+            if grid and math.prod(grid) == rest:
+                return grid, prefix
+    return None
 
 
 def unrolled_order(grid: Grid, base: Grid) -> torch.Tensor:

@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from fnmatch import fnmatchcase
-from typing import Any
+from fnmatch import filter as matching
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import fx
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .errors import unknown
-from .grids import grid_of
-from .products import ModuleStack
-from .rewrite import CHILD, FUSED_CALLS
-from .softmaxes import (
-    ALL,
-    PRODUCTS,
-    SOFTMAXES,
-    Product,
-    axis,
-    fused_softmax,
-    has_class_token,
-    mixes_channels,
-    multi_head_softmax,
-    rows_of,
-    with_heads,
-)
-from .trace import tensors_of
+from .grids import layout
+from .products import FUSED_CALLS, PRODUCTS, SOFTMAXES, Call, mixes_channels, running_calls
+from .rewrite import CHILD
+from .trace import plain, tensors_of
 from .ways import FLEX, avoiding
 
-Layer = str | int | Callable[[str], bool]
+ALL = slice(None)
 
 
 @contextmanager
 def attention_maps(
-    model: nn.Module, layers: Layer | Iterable[Layer] | None = None, *, rows: slice | str = ALL
+    model: nn.Module, layers: str | int | None = None, *, rows: slice | str = ALL
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Records the softmax maps of the model's calls inside the block: {module name: (B, heads, Nq, Nk)}.
+    """The softmax maps of the model's calls inside the block: {module name: (B, heads, Nq, Nk)}, in forward order.
 
-    `layers` is a pattern ("blocks.*.attn"), a predicate for names, an index in forward order (-1: the last), or a list
-    of these. `rows` is a slice of queries, or "class": the class token's row, (B, heads, 1, Nk), of the layers that
-    have it among their queries, or have one query at all.
+    `layers` is a pattern ("blocks.*.attn") or an index in forward order (-1: the last). `rows` is a slice of queries,
+    or "class": the class token's row, (B, heads, 1, Nk), of the layers that have it among their queries, or have one
+    query at all.
 
     - A map is the softmax before dropout and talking heads, of the scores with all that was multiplied into or added to
       them. A mask attached with where="probabilities" is in it too: its rows then do not sum to 1.
@@ -61,171 +50,130 @@ def attention_maps(
     """
     if not (rows == "class" or isinstance(rows, slice)):
         raise ValueError(f"rows: expected a slice of queries or 'class', got {rows!r}")
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    choice = _Choice(model, layers)
+    if not (layers is None or isinstance(layers, (str, int))):
+        raise TypeError(f"layers: expected a pattern, an index or None, got {layers!r}")
+    model = plain(model)
+    modules = dict(model.named_modules())
+    likely = [name for name, module in modules.items() if "att" in type(module).__name__.lower()]
+    if isinstance(layers, str) and not matching(modules, layers):
+        raise ValueError(unknown(f"attention layer of {type(model).__name__}", layers, likely or modules))
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(avoiding(FLEX))  # which has no map to read
-        recorder = _Recorder(model, choice, rows)
-        stack.callback(recorder.close)
+        recorder = _Recorder(model, layers, rows, stack.enter_context(running_calls(model)))
+        for mask in modules.values():
+            if getattr(mask, "where", None) == "probabilities":
+                stack.callback(mask.register_forward_hook(recorder.masked).remove)
         stack.enter_context(recorder)
         yield recorder.maps
     recorder.check()
 
 
-class _Choice:
-    """Which attention layers are wanted, as they turn up in forward order."""
+class Scores(NamedTuple):
+    """A query-key product that was met."""
 
-    def __init__(self, model: nn.Module, layers: Layer | Iterable[Layer] | None):
-        self.kind = type(model).__name__
-        self.named: list[tuple[Layer, set[str]]] = []  # what was asked for, and the modules it may mean
-        self.indices: list[int] = []
-        modules = dict(model.named_modules())
-        if isinstance(layers, str) or not isinstance(layers, Iterable):
-            layers = ["*" if layers is None else layers]
-        for layer in layers:
-            if isinstance(layer, int):
-                self.indices.append(layer)
-            elif isinstance(layer, str):
-                self.named.append((layer, {name for name in modules if fnmatchcase(name, layer)}))
-            elif callable(layer):
-                self.named.append((layer, {name for name in modules if layer(name)}))
-            else:
-                raise TypeError(f"layers: expected patterns, predicates or indices, got {layer!r}")
-        if not (self.named or self.indices):
-            raise ValueError(f"layers: expected at least one pattern, predicate or index, got {layers!r}")
-        likely = {name for name, module in modules.items() if "att" in type(module).__name__.lower()}
-        self._check_names(modules, likely or modules)
-
-    def _check_names(self, there: Iterable[str], valid: Iterable[str]) -> None:
-        for layer, names in self.named:
-            if names.isdisjoint(there):
-                raise ValueError(unknown(f"attention layer of {self.kind}", layer, valid))
-
-    def check(self, seen: list[str]) -> None:
-        """Raises a sentence for what was asked for and did not turn up."""
-        self._check_names(seen, seen)
-        for i in self.indices:
-            if not -len(seen) <= i < len(seen):
-                raise ValueError(f"layers: expected an index of the {len(seen)} attentions of {self.kind}, got {i}")
-
-    def of(self, seen: list[str]) -> set[str]:
-        """The wanted among the layers seen so far."""
-        by_index = {seen[i] for i in self.indices if -len(seen) <= i < len(seen)}
-        return by_index.union(*(names.intersection(seen) for _, names in self.named))
-
-    def possible(self, seen: list[str]) -> set[str]:
-        """These, and those that become wanted when more layers follow."""
-        last = min(-min([0, *self.indices]), len(seen))
-        return self.of(seen).union(seen[len(seen) - last :])
-
-
-# ---- following a model while it runs --------------------------------------------------------------------------------
+    name: str  # of the module that took it
+    width: int  # the number of values summed over
+    size: tuple[int, int]  # (Nq, Nk)
 
 
 class _Recorder(TorchFunctionMode):
     """Follows every query-key product, through the tensors made from it, to the softmax in the same module."""
 
-    def __init__(self, model: nn.Module, choice: _Choice, rows: slice | str):
+    def __init__(self, model: nn.Module, layers: str | int | None, rows: slice | str, running: list[Call]):
         super().__init__()
-        self.model, self.choice, self.rows = model, choice, rows
+        self.model, self.layers, self.rows, self.running = model, layers, rows, running
         self.maps: dict[str, torch.Tensor] = {}
-        self.held: dict[str, torch.Tensor] = {}  # the maps, and those an index may still mean
+        self.held: dict[str, torch.Tensor] = {}  # the maps, and those that an index may still mean
         self.seen: list[str] = []  # attention layers in forward order
-        self.unfinished: set[str] = set()  # layers that have left a map in their present call
         self.called = False
-        self.products = WeakTensorKeyDictionary()  # the Product that a tensor was made from
-        self.stack = ModuleStack(model)
-        masks = [module for module in model.modules() if getattr(module, "where", None) == "probabilities"]
-        self.handles = [mask.register_forward_hook(self._masked) for mask in masks]
-
-    def close(self) -> None:
-        """Takes the hooks away."""
-        self.stack.close()
-        for handle in self.handles:
-            handle.remove()
+        self.scores = WeakTensorKeyDictionary()  # the Scores that a tensor was made from
 
     def check(self) -> None:
         """Raises a sentence for what was wanted and not recorded."""
-        kind = self.choice.kind
+        kind = type(self.model).__name__
         if not self.called:
             raise ValueError(f"attention_maps: expected a call of {kind} inside the block, got none")
         if not self.seen:
             raise ValueError(f"{kind} has no softmax attention over tokens to record")
-        self.choice.check(self.seen)
+        if isinstance(self.layers, int) and not -len(self.seen) <= self.layers < len(self.seen):
+            total = len(self.seen)
+            raise ValueError(f"layers: expected an index of the {total} attentions of {kind}, got {self.layers}")
+        if not self._possible():
+            raise ValueError(unknown(f"attention layer of {kind}", self.layers, self.seen))
         if not self.maps:
             raise ValueError(f"rows='class': no class token is among the queries of these layers of {kind}")
+
+    def _possible(self) -> list[str]:
+        """The layers seen so far that are wanted, or are as long as no more follow."""
+        if not isinstance(self.layers, int):
+            return matching(self.seen, self.layers or "*")
+        return self.seen[self.layers :] if self.layers < 0 else self.seen[self.layers :][:1]
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if self.stack.running and not isinstance(
-            result, fx.Proxy
-        ):  # a module's graph is being traced in its first call
+        if self.running and not isinstance(result, fx.Proxy):  # else a module's graph is being traced
             self.called = True
             self._follow(func, args, kwargs, result)
         return result
 
     def _follow(self, func: Any, args: tuple, kwargs: dict, result: Any) -> None:
-        running = reversed([name for name, *_ in self.stack.running])
-        name = next(name for name in running if f".{CHILD}." not in name)  # a mask may take its layer's product
+        name = next(
+            call.name for call in reversed(self.running) if f".{CHILD}." not in call.name
+        )  # masks take products
         operands = list(tensors_of((*args, *kwargs.values())))
         if func in FUSED_CALLS:
             query, key, *_ = operands
-            product = Product(name, query.shape[-1], (query.shape[-2], key.shape[-2]))
-            self._record(product, lambda rows: fused_softmax(rows, *args, **kwargs))
+            scores = Scores(name, query.shape[-1], (query.shape[-2], key.shape[-2]))
+            self._record(scores, lambda rows: fused_softmax(rows, *args, **kwargs))
         elif func is F.multi_head_attention_forward:  # of nn.MultiheadAttention, whose insides do not show
             query, key, *_ = operands  # (N, B, C)
-            product = Product(name, 0, (query.shape[0], key.shape[0]))
-            self._record(product, lambda rows: rows_of(multi_head_softmax(*args, **kwargs), rows))
+            scores = Scores(name, 0, (len(query), len(key)))
+            self._record(scores, lambda rows: rows_of(multi_head_softmax(*args, **kwargs), rows))
         elif func in PRODUCTS and len(operands) > 1 and min(operand.ndim for operand in operands[-2:]) > 2:
-            self.products[result] = Product(name, operands[-2].shape[-1], tuple(result.shape[-2:]))
-        elif product := self._source(operands):
+            self.scores[result] = Scores(name, operands[-2].shape[-1], tuple(result.shape[-2:]))
+        elif scores := self._source(operands):
             if func not in SOFTMAXES:
                 for each in tensors_of(result):
-                    self.products[each] = product
-            elif tuple(result.shape[-2:]) == product.size and axis(*args, **kwargs) in (-1, result.ndim - 1):
-                self._record(product, lambda rows: rows_of(result, rows))
+                    self.scores[each] = scores
+            elif tuple(result.shape[-2:]) == scores.size and _axis(*args, **kwargs) in (-1, result.ndim - 1):
+                self._record(scores, lambda rows: rows_of(result, rows))
 
-    def _source(self, operands: list[torch.Tensor]) -> Product | None:
-        """The product that one of the tensors was made from, if its module is still running."""
-        products = [product for operand in operands if (product := self.products.get(operand))]
-        running = {name for name, *_ in self.stack.running} if products else ()
-        return next((product for product in products if product.name in running), None)
+    def _source(self, operands: list[torch.Tensor]) -> Scores | None:
+        """The scores that one of the tensors was made from, if their module is still running."""
+        found = [scores for operand in operands if (scores := self.scores.get(operand))]
+        running = {call.name for call in self.running} if found else ()
+        return next((scores for scores in found if scores.name in running), None)
 
-    def _record(self, product: Product, compute: Callable[[slice], torch.Tensor]) -> None:
-        name = product.name
-        module, args, kwargs = next(call[1:] for call in reversed(self.stack.running) if call[0] == name)
-        if mixes_channels(module, product, args, kwargs):
+    def _record(self, scores: Scores, compute: Callable[[slice], torch.Tensor]) -> None:
+        call = next(call for call in reversed(self.running) if call.name == scores.name)
+        first = next(tensors_of((*call.args, *call.kwargs.values())), None)
+        tokens = () if first is None else (first.shape[1:-1].numel(), first.shape[2:].numel())
+        if scores.size[0] == scores.size[1] and scores.width in tokens and mixes_channels(call):
             return
-        if name not in self.seen:
-            self.seen.append(name)
-            self.handles.append(module.register_forward_pre_hook(lambda *_: self.unfinished.discard(name)))
-        rows = self._rows(product.size[0])
-        if rows is None or name not in self.choice.possible(self.seen):
-            return
-        first = next(tensors_of((*args, *kwargs.values())), None)
-        attention = with_heads(compute(rows), module, None if first is None else first.shape[0])
-        if name in self.unfinished:
-            attention = torch.cat([self.held[name], attention], 1)
-        self.unfinished.add(name)
-        self._hold(name, attention)
+        if call.name not in self.seen:
+            self.seen.append(call.name)
+        rows = self._rows(scores.size[0])
+        if rows is not None and call.name in self._possible():
+            call.maps.append(with_heads(compute(rows), call.module, None if first is None else len(first)))
+            self._hold(call)
 
-    def _hold(self, name: str, attention: torch.Tensor) -> None:
-        self.held[name] = attention
-        possible, wanted = self.choice.possible(self.seen), self.choice.of(self.seen)
-        self.held = {each: self.held[each] for each in self.seen if each in self.held and each in possible}
+    def _hold(self, call: Call) -> None:
+        possible = self._possible()
+        self.held[call.name] = call.maps[0] if len(call.maps) == 1 else torch.cat(call.maps, 1)
+        self.held = {name: self.held[name] for name in possible if name in self.held}
+        wanted = possible[:1] if isinstance(self.layers, int) else possible
         self.maps.clear()
-        self.maps.update((each, tensor) for each, tensor in self.held.items() if each in wanted)
+        self.maps.update((name, self.held[name]) for name in wanted if name in self.held)
 
-    def _masked(self, mask: nn.Module, args: tuple, probabilities: torch.Tensor) -> None:
+    def masked(self, mask: nn.Module, args: tuple, probabilities: torch.Tensor) -> None:
         """Puts what a mask made of the probabilities in the place of the map."""
-        name, module, *_ = self.stack.running[-1]
-        if name in self.held:
-            attention = with_heads(rows_of(probabilities, self._rows(probabilities.shape[-2])), module)
-            before = self.held[name][:, : -attention.shape[1]]  # of other softmaxes in this call
-            self._hold(name, torch.cat([before, attention], 1) if before.shape[1] else attention)
+        call = self.running[-1]
+        if call.maps:
+            call.maps[-1] = with_heads(rows_of(probabilities, self._rows(probabilities.shape[-2])), call.module)
+            self._hold(call)
 
     def _rows(self, queries: int) -> slice | None:
         """The wanted of a layer's queries; None where the class token is wanted and not among them."""
@@ -233,9 +181,81 @@ class _Recorder(TorchFunctionMode):
             return self.rows
         if queries == 1:
             return ALL
-        image = next(tensors_of(self.stack.running[0][2]), None)
-        aspect = image.shape[-2] / image.shape[-1] if image is not None and image.ndim == 4 else 1.0
-        for prefix in (getattr(self.model, "num_prefix_tokens", 0), 0, 1, 2):
-            if queries > prefix and grid_of(queries - prefix, aspect):
-                return slice(0, 1) if prefix and has_class_token(self.model) else None
-        return None
+        image = next(tensors_of(self.running[0].args), None)
+        found = layout(self.model, queries, image.shape[-2:] if image is not None and image.ndim == 4 else None)
+        return slice(0, 1) if found and found[1] and has_class_token(self.model) else None
+
+
+# ---- the maps of single calls ---------------------------------------------------------------------------------------
+
+
+def rows_of(attention: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Some queries of a map: a copy, as a view would keep all of them in memory."""
+    return attention if rows == ALL else attention[..., rows, :].clone()
+
+
+def with_heads(attention: torch.Tensor, module: nn.Module, batch: int | None = None) -> torch.Tensor:
+    """A map with its heads in the second place, (B, heads, ..., Nq, Nk), where `module.num_heads` tells them."""
+    heads = getattr(module, "num_heads", 1)
+    if heads > 1 and batch is not None and attention.shape[0] == batch * heads:
+        return attention.unflatten(0, (batch, heads))
+    if attention.ndim == 3:
+        return attention.unsqueeze(1)
+    moved = attention.ndim > 4 and attention.shape[1] != heads and attention.shape[2] == heads
+    return attention.movedim(2, 1) if moved else attention
+
+
+def has_class_token(model: nn.Module) -> bool:
+    """Whether a model learns a class token (registers and other prefix tokens are none)."""
+    names = (name.rpartition(".")[2] for name, _ in model.named_parameters())
+    return any(name.startswith(("cls_token", "class_token")) for name in names)
+
+
+def _axis(input: torch.Tensor, dim: int | None = None, *_: Any, **__: Any) -> int | None:
+    """The axis in the arguments of a softmax."""
+    return dim
+
+
+@contextmanager
+def _beside() -> Iterator[None]:
+    """Hides a computation from other function modes, and from gradient checkpointing, which counts saved tensors."""
+
+    def unpack(tensor: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError("a map beside fused attention has first derivatives only: expected fused_attn = False")
+        return tensor
+
+    with saved_tensors_hooks(torch.Tensor.detach, unpack), torch._C.DisableTorchFunction():
+        yield
+
+
+@_beside()
+def fused_softmax(
+    rows: slice,
+    query: torch.Tensor,  # (..., Nq, d)
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """softmax(scale Q K^T + mask) inside F.scaled_dot_product_attention, for some of the queries."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    scores = query[..., rows, :] * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)
+    if attn_mask is not None:
+        attn_mask = attn_mask[..., rows, :] if attn_mask.shape[-2] > 1 else attn_mask
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return scores.softmax(-1)
+
+
+@_beside()
+def multi_head_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """The map (B, heads, Nq, Nk) inside F.multi_head_attention_forward, before dropout."""
+    call = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs)
+    call.arguments.update(training=False, need_weights=True, average_attn_weights=False)
+    return F.multi_head_attention_forward(*call.args, **call.kwargs)[1]

@@ -102,14 +102,10 @@ class SpatialMask(nn.Module):
             )
 
     def _place(self) -> str:
-        text = "grid {} x {}".format(*self.grid)
-        if self.key_grid != self.grid:
-            text += ", key grid {} x {}".format(*self.key_grid)
-        return text + (
-            f", prefix {self.prefix[0] if self.prefix[0] == self.prefix[1] else self.prefix}"
-            if any(self.prefix)
-            else ""
-        )
+        (rows, columns), (key_rows, key_columns), (before, key_before) = self.grid, self.key_grid, self.prefix
+        keys = f", key grid {key_rows} x {key_columns}" if self.key_grid != self.grid else ""
+        prefix = f", prefix {before if before == key_before else self.prefix}" if any(self.prefix) else ""
+        return f"grid {rows} x {columns}{keys}{prefix}"
 
     def extra_repr(self) -> str:
         return f"{self._place()}, heads={self.heads}{' (shared)' if self.share_heads else ''}"
@@ -273,10 +269,10 @@ class GaussianBias(GaussianMask):
         sigma: float = 5.0,
     ):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
-        if not sigma:
-            raise ValueError(f"sigma: expected a width other than 0, got {sigma!r}")
         self.amplitude = nn.Parameter(torch.full((self.rows,), _number("amplitude", amplitude)))
         self.sigma = nn.Parameter(torch.full((self.rows,), _number("sigma", sigma)))
+        if sigma <= 0:
+            raise ValueError(f"sigma: expected a width above 0, got {sigma!r}")
 
     @property
     def takes_product(self) -> bool:
@@ -311,7 +307,7 @@ class GaussianBias(GaussianMask):
         return flat.view(self.rows, self.grid[0] * self.grid[1], -1)
 
 
-KINDS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
+MASKS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
 
 
 def underflown(d2: torch.Tensor) -> torch.Tensor:

@@ -22,20 +22,41 @@ class Untraceable(ValueError):
     """Says why a module's forward cannot be rewritten."""
 
 
+def plain(model: nn.Module) -> nn.Module:
+    """The model itself, where torch.compile has wrapped it."""
+    return getattr(model, "_orig_mod", model)
+
+
+def own_forward(module: nn.Module) -> Callable:
+    """The forward of a module's own class, which knows of no mask."""
+    kind = type(module)
+    return getattr(kind, "_base", kind).forward
+
+
 def pattern_of(arguments: Any) -> Any:
-    """The shape of a call: tensors are replaced by a marker, plain values stay (lists as tuples, so that it hashes)."""
+    """The shape of a call: a marker for each tensor, plain values as they are (lists as tuples, so that it hashes)."""
     if isinstance(arguments, torch.Tensor):
         return TENSOR
     return tuple(pattern_of(a) for a in arguments) if isinstance(arguments, (list, tuple)) else arguments
 
 
-def tensors_of(arguments: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a call, in order."""
-    if isinstance(arguments, torch.Tensor):
-        yield arguments
-    elif isinstance(arguments, (list, tuple)):
-        for argument in arguments:
-            yield from tensors_of(argument)
+def tensors_of(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors among a call's arguments, or in what it returns, in order."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (list, tuple, dict)):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from tensors_of(value)
+
+
+def behind(node: fx.Node) -> Iterator[fx.Node]:
+    """The node and all that its value is made from, nearest first."""
+    queue, seen = [node], {node}
+    for each in queue:  # which grows meanwhile
+        yield each
+        new = [source for source in each.all_input_nodes if source not in seen]
+        seen.update(new)
+        queue += new
 
 
 def bind(forward: Callable, args: tuple, kwargs: dict) -> tuple:
@@ -112,7 +133,7 @@ class _OwnForward(fx.Tracer):
         return _Proxy(node, self)
 
     def ask(self, node: fx.Node, kind: Callable) -> Any:
-        """The answer to a question about a node's value."""
+        """What is true of a node's value: its truth, its length or its whole number."""
         if self.asked == len(self.answers):
             raise _Question(node, kind)
         self.asked += 1
@@ -153,12 +174,8 @@ class _Question(Exception):
         self.node, self.kind = node, kind
 
     def answer(self, module: nn.Module, graph: fx.Graph, tensors: list[torch.Tensor]) -> Any:
-        """Runs just the nodes that the question depends on."""
-        needed, queue = {self.node}, [self.node]
-        while queue:
-            new = set(queue.pop().all_input_nodes) - needed
-            needed |= new
-            queue.extend(new)
+        """The answer; only the nodes that it depends on are run."""
+        needed = set(behind(self.node))
         interpreter = fx.Interpreter(module, garbage_collect_values=False, graph=graph)
         interpreter.args_iter = iter(tensors)
         with torch.no_grad():

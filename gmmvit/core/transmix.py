@@ -12,6 +12,8 @@ the class token's attention to the patches (mean of the heads) and m the box on 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -22,23 +24,20 @@ from .errors import unknown
 from .grids import Grid, grid_of
 
 DEFINITIONS = ("code", "paper")
-SAMPLINGS = ("nearest", "area")
 
 
 class TransMix(Mixup):
     """timm's Mixup (whole batches), whose CutMix labels can be weighed by attention."""
 
-    def __init__(self, *args, definition: str = "code", sampling: str = "nearest", num_classes: int, **options):
+    def __init__(self, *args: Any, definition: str = "code", num_classes: int, **options: Any):
         super().__init__(*args, num_classes=num_classes, **options)
         if definition not in DEFINITIONS:
             raise ValueError(unknown("definition of TransMix", definition, DEFINITIONS))
-        if sampling not in SAMPLINGS:
-            raise ValueError(unknown("sampling of the box", sampling, SAMPLINGS))
         if self.mode != "batch":
             raise ValueError(f"mode: expected 'batch', for one box belongs to the whole batch, got {self.mode!r}")
         if self.multi_label:
             raise ValueError("multi_label: expected False, for an image has one label here, got True")
-        self.definition, self.sampling, self._checked = definition, sampling, False
+        self.definition, self._checked = definition, False
         self.box: tuple[int, int, int, int] | None = None  # top, bottom, left, right of the last batch, if CutMix
         self._read: tuple[nn.Module, Grid, ClassAttention] | None = None  # of which model and size of images
 
@@ -95,7 +94,7 @@ class TransMix(Mixup):
         top, bottom, left, right = self.box
         pixels = attention.new_zeros(1, 1, *self.size)
         pixels[..., top:bottom, left:right] = 1.0
-        box = F.interpolate(pixels, grid, mode=self.sampling).flatten()  # (patches,); nearest: the top left pixel
+        box = F.interpolate(pixels, grid, mode="nearest").flatten()  # (patches,), each by its top left pixel
         inside = attention @ box
         if self.definition == "paper":
             return inside

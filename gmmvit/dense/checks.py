@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..core.errors import unknown
-from ..core.masks import KINDS
+from ..core.masks import MASKS
 from ..train.checks import wrong_settings
 from ..train.rows import Row
 from . import backbone, sets
@@ -16,8 +16,8 @@ def problems(row: Row, processes: int = 1) -> list[str]:
     wrong = []
     if row.dataset not in sets.SETS:
         wrong.append(unknown(f"data set of the recipe {row.recipe}", row.dataset, sets.SETS))
-    if row.mask not in ("none", *KINDS):
-        wrong.append(unknown("mask", row.mask, ["none", *KINDS]))
+    if row.mask not in ("none", *MASKS):
+        wrong.append(unknown("mask", row.mask, ["none", *MASKS]))
     unset, row = wrong_settings(row)
     wrong += unset
     for option in ("readout", "reset_positions"):

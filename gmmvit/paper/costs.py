@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from ..bench.harness import stock_speed
 from ..core.cost import cost
-from ..core.masks import KINDS
 from ..models import create_model
 from .names import MASKS, MODELS
 from .tables import Column, Table
@@ -23,9 +22,8 @@ def cost_table(model: str) -> Table:
         Column("macs_full", "MACs, all", ",d"),
         Column("depth", "attention layers", "d"),
     ]
-    masks = {"none": None} | {name: name for name in KINDS}
     return Table(
-        columns, [{"mask": MASKS[name], **vars(cost(create_model(model, mask=mask)))} for name, mask in masks.items()]
+        columns, [{"mask": title, **vars(cost(create_model(model, mask=mask)))} for mask, title in MASKS.items()]
     )
 
 

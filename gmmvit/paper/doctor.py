@@ -16,7 +16,7 @@ import timm
 import torch
 
 from .. import __version__
-from ..core.masks import KINDS
+from ..core.masks import MASKS
 from ..core.ways import best_way
 from ..data.places import folder_of, record_of
 from ..data.places import root as data_root
@@ -104,7 +104,7 @@ def there(path: Path) -> Path:
 def attention(device: torch.device) -> list[str]:
     """The way that each mask takes on this device, by the number of keys where that matters."""
     words = []
-    for name, kind in KINDS.items():
+    for name, kind in MASKS.items():
         ways: dict[str, list[str]] = {}
         for keys in LENGTHS:
             ways.setdefault(best_way(device.type, kind.additive, keys), []).append(str(keys))

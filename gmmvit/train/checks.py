@@ -97,7 +97,7 @@ def well_typed(given: object, named: bool = False) -> tuple[dict, list[str]]:
 
 
 def _unknown_names(row: Row) -> list[str]:
-    from ..core.masks import KINDS
+    from ..core.masks import MASKS
     from ..data.sets import SETS
 
     wrong = [unknown("data set", row.dataset, SETS)] if row.dataset and row.dataset not in SETS else []
@@ -106,17 +106,17 @@ def _unknown_names(row: Row) -> list[str]:
         hint = f"the nearest is {near[0]!r}; " if near else ""
         ours = ", ".join(_backbones())
         wrong.append(f"unknown model {row.model!r}: {hint}expected {ours} or a name of timm.list_models()")
-    if row.mask != "none" and row.mask not in KINDS:
-        wrong.append(unknown("mask", row.mask, ["none", *KINDS]))
+    if row.mask != "none" and row.mask not in MASKS:
+        wrong.append(unknown("mask", row.mask, ["none", *MASKS]))
     return wrong + ([unknown("recipe", row.recipe, tasks.recipes())] if row.recipe not in RECIPES else [])
 
 
 def wrong_settings(row: Row) -> tuple[list[str], Row]:
     """Sentences about overrides that do not exist or fit, and the row without them."""
-    from ..core.masks import KINDS
+    from ..core.masks import MASKS
     from ..data.sets import SETS
 
-    options = {mask: mask_hints(mask) for mask in KINDS}
+    options = {mask: mask_hints(mask) for mask in MASKS}
     own = options.get(row.mask, {})
     valid = {**recipe_hints(row.recipe), **own, **START_OPTIONS, **dict.fromkeys(MODEL_OPTIONS, str)}
     within = {name: (words, test) for words, (test, names) in RANGES.items() for name in names}
@@ -174,13 +174,13 @@ def _misfits(row: Row, processes: int) -> list[str]:
 
 def _unbuildable(row: Row) -> list[str]:
     """What the mask and the model themselves object to: the mask on a small grid, the model without memory."""
-    from ..core.masks import KINDS
+    from ..core.masks import MASKS
     from ..data.sets import SETS
 
     wrong = []
     for option, value in row.mask_options.items():
         try:
-            KINDS[row.mask]((2, 2), 1, **{option: value})
+            MASKS[row.mask]((2, 2), 1, **{option: value})
         except (ValueError, TypeError) as error:
             wrong.append(str(error))
         except (RuntimeError, OverflowError, MemoryError) as error:  # of torch, for numbers it cannot hold

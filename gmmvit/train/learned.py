@@ -16,7 +16,8 @@ import torch.nn as nn
 
 from ..core.attach import masks_of
 from ..core.grids import Grid
-from ..core.masks import KINDS, SpatialMask
+from ..core.masks import MASKS, SpatialMask
+from ..core.trace import plain
 
 FILE = "masks.npz"  # in the folder of a run
 MANY = 4_096  # numbers; a parameter with as many is kept in float16
@@ -42,7 +43,7 @@ class LearnedMask:
     def weight(self) -> np.ndarray:
         """The mask without prefix tokens, (heads or 1, Nq, Nk)."""
         place = {"prefix": self.prefix, "key_grid": self.key_grid, "share_heads": self.share_heads} | self.options
-        mask = KINDS[self.kind](self.grid, self.heads, **place)
+        mask = MASKS[self.kind](self.grid, self.heads, **place)
         for name, values in self.parameters.items():
             setattr(mask, name, nn.Parameter(torch.from_numpy(values)))
         with torch.no_grad():
@@ -51,7 +52,7 @@ class LearnedMask:
 
 def save(model: nn.Module, run: str | Path) -> None:
     """Writes the masks of a model, in forward order, into the folder of its run; equal masks make equal bytes."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = plain(model)
     places = {id(site.mask): site for site in getattr(model, "spatial_sites", ())}
     masks = masks_of(model)
     arrays = {RECORD: np.array(json.dumps([_record(name, each, places[id(each)]) for name, each in masks.items()]))}
@@ -75,9 +76,9 @@ def read(run: str | Path) -> list[LearnedMask]:
 
 
 def _record(name: str, mask: nn.Module, site) -> dict:
-    kind = next((kind for kind, each in KINDS.items() if type(mask) is each), None)
+    kind = next((kind for kind, each in MASKS.items() if type(mask) is each), None)
     if kind is None or not isinstance(mask, SpatialMask):
-        known = ", ".join(each.__name__ for each in KINDS.values())
+        known = ", ".join(each.__name__ for each in MASKS.values())
         raise TypeError(f"{name}: expected one of the masks that can be rebuilt ({known}), got {type(mask).__name__}")
     return {
         "name": site.name,

@@ -121,12 +121,12 @@ def _hints(recipe: type[Recipe]) -> dict[str, object]:
 def mask_hints(mask: str) -> dict[str, object]:
     """{option: its type} of a mask, from the signature of its class; of "none", {}."""
     from ..core.attach import PLACE
-    from ..core.masks import KINDS
+    from ..core.masks import MASKS
 
-    if mask not in KINDS:
+    if mask not in MASKS:
         return {}
-    hints = get_type_hints(KINDS[mask].__init__)
-    return {name: hints[name] for name in inspect.signature(KINDS[mask]).parameters if name not in PLACE}
+    hints = get_type_hints(MASKS[mask].__init__)
+    return {name: hints[name] for name in inspect.signature(MASKS[mask]).parameters if name not in PLACE}
 
 
 def fits(value: object, hint: object) -> bool:

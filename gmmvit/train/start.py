@@ -13,6 +13,7 @@ import torch
 import torch.nn as nn
 
 from ..core.attach import attach
+from ..core.trace import plain
 from ..data.sets import DataSet, find
 from ..models import BACKBONES, create_model
 from ..models.parts import fused_off_cpu
@@ -90,7 +91,7 @@ def position_parameters(model: nn.Module) -> list[str]:
 
     Convolutions that also serve as positions (Twins, CSATv2) are left out, and so are masks that gmmvit attached.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = plain(model)
     return [
         name
         for name, _ in model.named_parameters()

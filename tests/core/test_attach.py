@@ -448,7 +448,7 @@ def test_a_modules_name_is_never_run_as_code(name, tmp_path, monkeypatch):
 
 
 def test_an_attention_that_is_called_with_new_numbers_keeps_few_graphs(monkeypatch):
-    from gmmvit.core import rewrite
+    from gmmvit.core import rewritten
 
     class Scaled(nn.Module):
         def __init__(self):
@@ -469,7 +469,7 @@ def test_an_attention_that_is_called_with_new_numbers_keeps_few_graphs(monkeypat
         def forward(self, x, factor=1.0):
             return self.attn(self.patches(x).flatten(2).transpose(1, 2), factor).sum(1)
 
-    monkeypatch.setattr(rewrite, "MOST_PATHS", 10)
+    monkeypatch.setattr(rewritten, "MOST_PATHS", 10)
     model = Model()
     gmmvit.attach(model, "gmm")
     image = torch.randn(2, 3, 32, 32)

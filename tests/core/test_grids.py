@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 
-from gmmvit.core.grids import grid_of, patch_centres, squared_distances, unrolled_order
+from gmmvit.core.grids import grid_of, layout, patch_centres, squared_distances, unrolled_order
 
 GRIDS = [((8, 8), None), ((3, 5), None), ((1, 4), None), ((4, 6), (2, 3)), ((4, 2), (2, 4)), ((6, 6), (1, 1))]
 
@@ -77,3 +77,29 @@ def test_unrolled_order_of_hiera(grid, base):
     unroll = timm.models.hiera.Unroll(grid, (1, 1), [(2, 2)] * stages)
     positions = torch.arange(grid[0] * grid[1], dtype=torch.float32).view(1, -1, 1)
     assert unrolled_order(grid, base).tolist() == unroll(positions).flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens", "image", "expected"),
+    [
+        ({}, 17, None, ((4, 4), 1)),
+        ({"class_token": False, "global_pool": "avg"}, 16, None, ((4, 4), 0)),
+        ({"reg_tokens": 4}, 21, None, ((4, 4), 5)),
+        ({"img_size": (32, 128)}, 17, None, ((2, 8), 1)),  # not 4 x 4
+        ({"img_size": (40, 64), "patch_size": (8, 16)}, 21, None, ((5, 4), 1)),  # patches that are no squares
+        ({"dynamic_img_size": True}, 9, (32, 64), ((2, 4), 1)),  # of another image than it was built for
+        ({}, 18, None, ((4, 4), 2)),  # a distillation token that the model does not count
+        ({}, 23, None, None),
+    ],
+)
+def test_layout_of_a_models_tokens(options, tokens, image, expected):
+    model = timm.create_model("vit_tiny_patch16_224", **{"img_size": 64, "depth": 1} | options)
+    assert layout(model, tokens, image) == expected
+
+
+def test_layout_of_windows_and_of_what_is_left_of_an_image_for_them():
+    model = timm.create_model("swin_tiny_patch4_window7_224", img_size=(224, 448), embed_dim=24)
+    layer = model.layers[0].blocks[0].attn
+    assert layout(model, 49, (224, 448), layer) == ((7, 7), 0)
+    assert layout(model, 16, (224, 448), torch.nn.Identity()) == ((4, 4), 0)
+    assert layout(model, 16, (224, 448)) is None, "without a layer the tokens are the image's"

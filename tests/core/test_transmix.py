@@ -17,10 +17,10 @@ from gmmvit.train.mixing import mixed_sample, shift_quantiles
 CLASSES = 7
 
 
-def mixed(definition, box, size=(32, 32), smoothing=0.1, sampling="nearest", batch=6):
+def mixed(definition, box, size=(32, 32), smoothing=0.1, batch=6):
     """A TransMix that has just pasted this box (top, bottom, left, right), and the labels of the batch."""
-    mix = TransMix(mixup_alpha=0.0, cutmix_alpha=1.0, num_classes=CLASSES, label_smoothing=smoothing,
-                   definition=definition, sampling=sampling)  # fmt: skip
+    options = {"num_classes": CLASSES, "label_smoothing": smoothing, "definition": definition}
+    mix = TransMix(mixup_alpha=0.0, cutmix_alpha=1.0, **options)
     labels = torch.arange(batch) % CLASSES
     target = mix(torch.randn(batch, 3, *size), labels)[1]
     mix.box = box
@@ -88,14 +88,6 @@ def test_uniform_attention_gives_the_area_of_an_aligned_box(prefix):
         mix, _, _ = mixed(definition, BOXES["aligned"])
         uniform = torch.full((6, 64), 1 / (64 + prefix), dtype=torch.float64)
         torch.testing.assert_close(mix.share(uniform, (8, 8)), torch.full((6,), expected, dtype=torch.float64))
-
-
-def test_area_sampling_counts_parts_of_patches():
-    mix, _, _ = mixed("paper", (2, 10, 0, 32), sampling="area")
-    uniform = torch.full((6, 64), 1 / 64, dtype=torch.float64)
-    torch.testing.assert_close(mix.share(uniform, (8, 8)), torch.full((6,), 8 / 32, dtype=torch.float64))
-    nearest, _, _ = mixed("paper", (2, 10, 0, 32))
-    assert nearest.share(uniform, (8, 8))[0] == 2 / 8  # of the rows of patches at 4 and 8
 
 
 def test_mixup_and_clean_batches_keep_their_label():

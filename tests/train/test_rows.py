@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from gmmvit.core.masks import KINDS
+from gmmvit.core.masks import MASKS
 from gmmvit.data import find
 from gmmvit.train.checks import SAFE_NAME, check
 from gmmvit.train.rows import MODEL_OPTIONS, Row, mask_hints, recipe_hints, row_name, split_counts
@@ -23,7 +23,7 @@ def test_overrides_reach_recipe_mask_and_model():
 
 
 def test_masks_options_have_no_name_of_a_recipe_s_setting():
-    for mask in KINDS:
+    for mask in MASKS:
         assert not set(mask_hints(mask)) & {*recipe_hints("short"), *MODEL_OPTIONS}
     assert set(mask_hints("gmm")) == {"kernels", "share_heads", "sigma_init", "alpha_init", "where", "underflow"}
     assert set(mask_hints("gab")) == {"share_heads", "amplitude", "sigma"}

@@ -1,0 +1,149 @@
+"""The classes of an attention with masks and of a model with such attentions, generated from their own classes.
+
+A module stays itself (attributes, children, parameter names). Its class becomes a subclass whose `forward` runs the
+rewritten graph that fits the call: one for each mode (training or not) and pattern of absent, tensor and plain
+arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn as nn
+
+from .masks import GaussianMask, no_decay
+from .products import Product
+from .rewrite import CHILD, compiled, graph_of
+from .together import computed_together
+from .trace import Untraceable, pattern_of, tensors_of
+from .ways import EXPLICIT, FLEX, FUSED, best_way
+
+if TYPE_CHECKING:
+    from .attach import Site
+
+MOST_PATHS = 256  # kinds of calls whose graphs a module keeps
+
+
+class Paths(dict):
+    """Functions by kind of call: shared by copies, left out of pickles, which trace their graphs anew when called."""
+
+    def __deepcopy__(self, memo: dict) -> Paths:
+        return Paths(self)
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return Paths, ()
+
+
+class Rewritten:
+    """An attention with masks: its forward picks the graph for the call."""
+
+    _base: type[nn.Module]
+    _sites: list[tuple[Product, str]]  # products with their masks' names, in the order they were attached
+    _paths: Paths
+
+    def _run(self, arguments: tuple) -> Any:
+        return self._prepare(arguments, self._way(arguments))(self, *tensors_of(arguments))
+
+    def _way(self, arguments: tuple) -> str:
+        """The way of a call: fused kernels only where the attention itself would call one."""
+        if not getattr(self, "fused_attn", False):
+            return EXPLICIT
+        device, keys = next(tensors_of(arguments)).device.type, max(product.keys for product, _ in self._sites)
+        return best_way(device, self._additive(), keys)
+
+    def _additive(self) -> bool:
+        masks = getattr(self, CHILD)
+        return all(getattr(masks[key], "additive", False) and product.head_dim for product, key in self._sites)
+
+    def _prepare_everywhere(self, arguments: tuple) -> None:
+        """Builds the graphs for calls like this one on any device: a model may move after its masks were attached."""
+        fused = FUSED if self._additive() else FLEX
+        for way in (EXPLICIT, fused) if getattr(self, "fused_attn", False) else (EXPLICIT,):
+            self._prepare(arguments, way)
+
+    def _prepare(self, arguments: tuple, way: str) -> Callable:
+        """The rewritten forward for calls like this one; for its sizes alone where its control flow depends on them."""
+        key = self.training, way, pattern_of(arguments)
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths.get(_sized(key, arguments))
+        return self._add_path(key, arguments) if path is None else path
+
+    def _add_path(self, key: tuple[bool, str, Any], arguments: tuple) -> Callable:
+        way = key[1]
+        try:
+            path = compiled(graph_of(self, arguments, way))
+        except Untraceable:
+            if way == FLEX:  # what it cannot do, such as dropout, is done explicitly
+                path = self._prepare(arguments, EXPLICIT)
+            else:
+                key, path = _sized(key, arguments), compiled(graph_of(self, arguments, way, shapes=True))
+        if len(self._paths) >= MOST_PATHS:  # of a module that is called with another number each time
+            self._paths.clear()
+        self._paths[key] = path
+        return path
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return _blank, (self._base, Rewritten), self.__dict__
+
+
+def _sized(key: tuple, arguments: tuple) -> tuple:
+    return *key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments))
+
+
+class Reporting:
+    """A model with masks: its Gaussians are computed together, and its masks' scalars are not decayed."""
+
+    _base: type[nn.Module]
+    spatial_sites: list[Site]
+
+    def no_weight_decay(self) -> set[str]:
+        """Parameters that timm's optimisers leave undecayed: the model's own and the masks' scalars."""
+        own = self._base.no_weight_decay(self) if hasattr(self._base, "no_weight_decay") else ()
+        return {*own, *no_decay(self)}
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return _blank, (self._base, Reporting), self.__dict__
+
+
+@cache
+def subclass(base: type[nn.Module], mixin: type) -> type[nn.Module]:
+    """The generated subclass of a class."""
+    names = {"_base": base, "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    names["forward"] = _forward_like(base.forward) if mixin is Rewritten else _forward_together(base.forward)
+    return type(base.__name__, (mixin, base), names)
+
+
+def _blank(base: type[nn.Module], mixin: type) -> nn.Module:
+    cls = subclass(base, mixin)
+    return cls.__new__(cls)
+
+
+def _forward_like(forward: Callable) -> Callable:
+    """A forward of the same signature that hands its arguments to `_run`."""
+    parameters = list(inspect.signature(forward).parameters.values())[1:]
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise Untraceable(f"{forward.__qualname__} takes a variable number of arguments")
+    defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
+    heads = [p.name + (f"=_default_{p.name}" if p.default is not p.empty else "") for p in parameters]
+    names = ", ".join(p.name for p in parameters)
+    exec(f"def forward(self, {', '.join(heads)}):\n    return self._run(({names},))", defaults)
+    return defaults["forward"]
+
+
+def _forward_together(forward: Callable) -> Callable:
+    """A model's forward, during which its Gaussian masks are computed together."""
+
+    @wraps(forward)
+    def whole(self, *args, **kwargs):
+        if torch.compiler.is_compiling():
+            return forward(self, *args, **kwargs)
+        masks = (site.mask for site in getattr(self, "spatial_sites", ()))
+        with computed_together(mask for mask in masks if isinstance(mask, GaussianMask)):
+            return forward(self, *args, **kwargs)
+
+    return whole
