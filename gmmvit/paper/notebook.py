@@ -148,26 +148,28 @@ def bench(name: str) -> dict:
 def show(made: figures.Figure | Table | None, folder: Path, name: str, note: str = "", found: str = "") -> None:
     """Shows a figure or a table with a note and saves it below `folder`; what is empty has not been run.
 
-    `found` is what its numbers say, or why nothing is drawn: a sentence that the report shows as well.
+    `found` is what its numbers say, or why nothing is drawn. Each output is marked for the report: {"name", "kind"}.
     """
     if found:
-        (folder / "tables").mkdir(parents=True, exist_ok=True)
-        (folder / "tables" / f"{name}.txt").write_text(f"{found}\n", encoding="utf-8")
-        display(Markdown(found))
+        display(Markdown(found), metadata=_mark(name, "found"))
     if not (made or found):
-        display(Markdown(f"*{name}: not run*"))
+        display(Markdown(f"*{name}: not run*"), metadata=_mark(name, "not run"))
     elif isinstance(made, Table):
         table = replace(made, note=note or made.note)
         table.save(folder / "tables", name)
-        show_table(table)
+        show_table(table, _mark(name, "table"))
     elif made:
-        figure = _headed(made, note) if note else made
+        figure = headed(made, note) if note else made
         figures.save(figure, folder / "figures", name)
-        display(figure)
+        display(figure, metadata=_mark(name, "figure"))
+
+
+def _mark(name: str, kind: str) -> dict:
+    return {"gmmvit": {"name": name, "kind": kind}}
 
 
 @figures.styled
-def _headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.Figure:
+def headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.Figure:
     """The figure with a line above all of it: also above legends outside the axes, on which a title would lie."""
     figures.settle(figure)
     figure.set_layout_engine("none")  # everything has its place now, and keeps it in inches
@@ -185,9 +187,9 @@ def _headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.F
     return figure
 
 
-def show_table(table: Table) -> None:
+def show_table(table: Table, metadata: dict | None = None) -> None:
     """Shows a table, as Markdown where HTML is not understood."""
-    display({"text/html": table.html(), "text/plain": table.md()}, raw=True)
+    display({"text/html": table.html(), "text/plain": table.md()}, raw=True, metadata=metadata)
 
 
 def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, dict]:

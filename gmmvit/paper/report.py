@@ -1,6 +1,6 @@
 """The report of a profile: reports/<profile>/index.html, one page that loads nothing, and one for each run's notebook.
 
-It reads runs/, and tables/*.md and figures/*.png as the notebooks named in report.toml left them.
+It is what was found and what was run, then the executed notebooks of reports/<profile>/notebooks without their code.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tomllib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,15 +16,15 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
-from .names import DATASETS
-from .profiles import Params
-from .report_parts import Figure, MarkdownTable
-from .report_rows import Line, lines, notebook_body
+from . import headline, main_table, notebook, report_cells
+from .names import BACKBONES, DATASETS
+from .profiles import Params, parse
+from .project import root
+from .report_rows import Line, lines
 from .scores import write_curves
-from .tables import SMOKE
 
-OURS = "Ours"  # how a sentence on our results begins; others say why nothing is drawn
 HERE = Path(__file__).parent
+FILES = {"table": ("tables", ("csv", "md")), "figure": ("figures", ("pdf", "png"))}  # what `show` saves, and where
 PAGES = Environment(
     loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
 )
@@ -34,17 +33,18 @@ PAGES = Environment(
 def write(params: Params, folder: Path, out: Path | None = None, *, partial: bool = False) -> Path:
     """Writes index.html, rows/*.html and epochs.csv of the profile whose runs are in the folder; returns index.html.
 
-    A partial report shows the tables and figures of folder/partial, which were made without the rows that failed.
+    A partial report shows the notebooks of folder/partial, which were executed without the rows that failed.
     """
     made = folder / "partial" if partial else folder
     out = out or made
+    told = notebooks(made if partial else made / "notebooks", lambda name, kind: _files(made, out, name, kind))
     (out / "rows").mkdir(parents=True, exist_ok=True)
     table = lines(params, folder)
     shared = {"css": (HERE / "report.css").read_text(encoding="utf-8"), "profile": params.profile}
-    shared |= {"smoke": SMOKE if params.profile == "smoke" else "", "partial": partial}
+    shared |= {"smoke": notebook.note_of(params.profile), "partial": partial}
     for line in table:
         if line.shown:
-            body = notebook_body(line.notebook, f"run {line.name}")
+            body = report_cells.body(line.notebook.cells, f"run {line.name}", line.name)
             _save(out / line.page, "report_row.html", line=line, body=body, **shared)
     pages = {line.name: quote(line.page) for line in table if line.linked(out)}
     for page in (out / "rows").glob("*.html"):
@@ -52,17 +52,13 @@ def write(params: Params, folder: Path, out: Path | None = None, *, partial: boo
             page.unlink()
     if not partial:
         write_curves(params, folder)
-    content = {"facts": facts(table, folder), "sections": sections(made, out), "lines": table, "pages": pages}
-    content["told"] = [part for each in content["sections"] for part in each["parts"] if part["found"].startswith(OURS)]
-    return _save(out / "index.html", "report.html", **content, **shared)
+    content = {"facts": facts(table, folder), "notebooks": told, "lines": table, "pages": pages}
+    return _save(out / "index.html", "report.html", found=found(params, table), **content, **shared)
 
 
 def _save(path: Path, template: str, **content) -> Path:
     path.write_text(PAGES.get_template(template).render(content), encoding="utf-8")
     return path
-
-
-# ---- what was run ---------------------------------------------------------------------------------------------------
 
 
 def facts(table: Iterable[Line], folder: Path) -> dict[str, list[str]]:
@@ -121,41 +117,43 @@ def commit(folder: Path) -> str:
     return f"commit {found.stdout.strip()}" + (" with changes that are not committed" if changed else "")
 
 
-# ---- tables and figures ---------------------------------------------------------------------------------------------
+# ---- what was found, and the notebooks -------------------------------------------------------------------------------
 
 
-def listed() -> list[dict]:
-    """The notebooks and what they make, in the order of the page: report.toml."""
-    return tomllib.loads((HERE / "report.toml").read_text(encoding="utf-8"))["notebook"]
+def found(params: Params, table: list[Line]) -> dict:
+    """The opening: how long was trained, three sentences, a table, and a figure or None."""
+    rows = {name: row for name, row in params.rows.items() if row.kind == "classification"}
+    ran = [line.run for line in table if line.run and line.name in rows]
+    note, points = notebook.note_of(params.profile), headline.gains(rows, ran)
+    without = Counter(line.state for line in table if not line.run)
+    drawn = headline.figure(points)
+    return {
+        "length": headline.length(main_table.passes(rows, [run for run in ran if run["row"]["model"] in BACKBONES])),
+        "sentences": headline.sentences(points, len(table), without),
+        "table": headline.table(points, note).html() if any(point["gain"].n for point in points) else "",
+        "figure": report_cells.image(notebook.headed(drawn, note) if note else drawn) if drawn else None,
+    }
 
 
-def sections(made: Path, out: Path) -> list[dict]:
-    """For each notebook its title, claim and parts; what it made and report.toml does not list comes last."""
-    found = []
-    for notebook in listed():
-        name, parts = notebook["name"], list(notebook["parts"])
-        known = {(kind, part[kind]) for part in parts for kind in part if kind in ("table", "figure")}
-        for kind, pattern in (("table", "tables/*.md"), ("figure", "figures/*.png")):
-            for path in sorted(made.glob(pattern)):
-                if path.stem.startswith(f"{name}-") and (kind, path.stem) not in known:
-                    title = path.stem.removeprefix(f"{name}-").replace("-", " ").replace("_", " ").capitalize()
-                    parts.append({kind: path.stem, "title": title, "claim": ""})
-        stems = [part.get("table") or part["figure"] for part in parts]
-        first = [stem not in stems[:number] for number, stem in enumerate(stems)]
-        parts = [_part(part, told, made, out) for part, told in zip(parts, first, strict=True)]
-        found.append(notebook | {"parts": parts})
-    return found
+def notebooks(folder: Path, files: report_cells.Files) -> list[dict]:
+    """The notebooks of dvc.yaml in its order, then others: name, sections (none where it was not executed), error."""
+    stages = (parse((root() / "dvc.yaml").read_text(encoding="utf-8")) or {}).get("stages", {})
+    there = {path.stem: report_cells.read(path) for path in sorted(folder.glob("*.ipynb"))}
+    if not there:
+        raise FileNotFoundError(f"{folder}: expected the executed notebooks that `make repro` leaves there, got none")
+    names = dict.fromkeys([*stages.get("notebook", {}).get("matrix", {}).get("name", ()), *there])
+    return [
+        {
+            "name": name,
+            "sections": report_cells.sections(there[name], name, files) if there.get(name) else [],
+            "error": report_cells.last_error(there.get(name)),
+        }
+        for name in names
+    ]
 
 
-def _part(part: dict, told: bool, made: Path, out: Path) -> dict:
-    """A part with its content, a MarkdownTable or a Figure, or None; what was found, if it is `told` here; links."""
-    kind = "table" if "table" in part else "figure"
-    folder, shown, others = {"table": ("tables", "md", ("csv",)), "figure": ("figures", "png", ("pdf",))}[kind]
-    path = made / folder / f"{part[kind]}.{shown}"
-    content = {"table": MarkdownTable, "figure": Figure}[kind].read(path) if path.is_file() else None
-    files = [each for each in (path, *(path.with_suffix(f".{other}") for other in others)) if each.is_file()]
-    links = {each.suffix[1:]: quote(Path(os.path.relpath(each, out)).as_posix()) for each in files}
-    words = made / "tables" / f"{part[kind]}.txt"  # what its numbers say, by gmmvit.paper.notebook.show
-    found = words.read_text(encoding="utf-8").strip() if told and words.is_file() else ""
-    shown = {"content": content, "links": links, "found": found, "ran": content is not None and content.ran}
-    return {"kind": kind, "name": part[kind], "wide": []} | shown | part
+def _files(made: Path, out: Path, name: str, kind: str) -> dict[str, str]:
+    """Links from a page in `out` to the files of a table or a figure, by their suffix; {} where there are none."""
+    folder, suffixes = FILES.get(kind, ("", ()))
+    paths = [made / folder / f"{name}.{suffix}" for suffix in suffixes]
+    return {path.suffix[1:]: quote(Path(os.path.relpath(path, out)).as_posix()) for path in paths if path.is_file()}

@@ -1,28 +1,19 @@
-"""The rows of a report: what became of each, and its executed notebook as light HTML."""
+"""The rows of a report: what became of each."""
 
 from __future__ import annotations
 
-import base64
-import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import bleach
-import nbformat
-from nbconvert import HTMLExporter
+from nbformat import NotebookNode
 
 from ..core.errors import unknown
 from ..train.rows import Row
+from . import report_cells
 from .names import SCORES
 from .profiles import Params
-from .report_parts import page_size
 from .runs import runs, unsound
-
-SHOWN = "text/html text/markdown image/png image/jpeg text/plain".split()  # of outputs: no scripts
-TAGS = frozenset(bleach.ALLOWED_TAGS) | frozenset(
-    "h1 h2 h3 h4 h5 h6 p br hr pre div span sub sup del table caption thead tbody tr th td".split()
-)
 
 
 @dataclass(frozen=True)
@@ -31,7 +22,7 @@ class Line:
 
     row: Row
     run: dict | None
-    notebook: nbformat.NotebookNode | None
+    notebook: NotebookNode | None
     wanted: bool  # whether its notebook is to become a page although nothing went wrong
     unsound: str = ""  # what is wrong with its record
 
@@ -46,12 +37,7 @@ class Line:
     @cached_property
     def error(self) -> str:
         """What is wrong with the record, else the last error in the notebook, in one line."""
-        if self.unsound:
-            return self.unsound
-        cells = self.notebook.cells if self.notebook else []
-        errors = [o for cell in cells for o in cell.get("outputs", []) if o.output_type == "error"]
-        words = " ".join(f"{errors[-1].ename}: {errors[-1].evalue}".split()) if errors else ""
-        return words if len(words) <= 200 else words[:199] + "…"
+        return self.unsound or report_cells.last_error(self.notebook)
 
     @property
     def state(self) -> str:
@@ -87,53 +73,8 @@ def lines(params: Params, folder: Path) -> list[Line]:
         if name not in params.rows:
             raise ValueError(unknown("row in report_pages", name, params.rows))
     found, wrong = {run["row"]["name"]: run for run in runs(folder)}, unsound(folder)
+    notebooks = {name: report_cells.read(folder / "runs" / name / "run.ipynb") for name in params.rows}
     return [
-        Line(
-            row,
-            found.get(name),
-            _notebook(folder / "runs" / name / "run.ipynb"),
-            name in wanted,
-            "" if name in found else wrong.get(name, ""),
-        )
+        Line(row, found.get(name), notebooks[name], name in wanted, "" if name in found else wrong.get(name, ""))
         for name, row in params.rows.items()
     ]
-
-
-def _notebook(path: Path) -> nbformat.NotebookNode | None:
-    """A notebook, unless there is none or its writing was cut short."""
-    try:
-        return nbformat.read(path, as_version=4)
-    except (OSError, ValueError):
-        return None
-
-
-def harmless(markup: str | bytes) -> str:
-    """Markup of which only text, tables and headings are left; what might run, load or send something becomes text."""
-    text = markup.decode() if isinstance(markup, bytes) else str(markup)
-    return bleach.clean(text, tags=TAGS, attributes={"*": ["class", "id"], "a": ["href", "title"]})
-
-
-def notebook_body(notebook: nbformat.NotebookNode, name: str) -> str:
-    """The cells of a notebook as HTML for the body of a page; every image is described by the heading above it."""
-    notebook, heading = copy.deepcopy(notebook), name
-    notebook.nbformat_minor = 5  # where cells have an id: here their place, for equal bytes
-    for number, cell in enumerate(notebook.cells):
-        cell.id = f"cell-{number}"
-        if cell.cell_type == "markdown":
-            heading = next((row.lstrip("# ") for row in cell.source.splitlines() if row.startswith("#")), heading)
-        cell.metadata.setdefault("alt", f"{heading} ({name})")
-        for output in cell.get("outputs", []):
-            if "data" in output:
-                output.data = {kind: output.data[kind] for kind in SHOWN if kind in output.data}
-            if "image/png" in output.get("data", {}):
-                width, height = page_size(base64.b64decode(output.data["image/png"]))
-                output.metadata["image/png"] = {"width": width, "height": height}
-    exporter = HTMLExporter(
-        template_name="basic",
-        exclude_anchor_links=True,
-        exclude_input_prompt=True,
-        exclude_output_prompt=True,
-        sanitize_html=True,
-        filters={"clean_html": harmless},
-    )
-    return exporter.from_notebook_node(notebook)[0]

@@ -1,4 +1,4 @@
-"""The report of a profile, from runs, tables and figures that are made up here."""
+"""The report of a profile, from runs and executed notebooks that are made up here."""
 
 import base64
 import html
@@ -17,9 +17,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from gmmvit.cli import main
-from gmmvit.paper import report
+from gmmvit.paper import notebook, report
+from gmmvit.paper.plots import throughput
 from gmmvit.paper.profiles import Params
-from gmmvit.paper.report_parts import Figure, MarkdownTable
+from gmmvit.paper.report_cells import page_size
 from gmmvit.paper.tables import SMOKE, Column, Table
 from gmmvit.train.rows import Row
 
@@ -78,15 +79,18 @@ def png(width=700, height=500, dpi=200):
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
-def write_run(folder, row, *, notebook=True, done=True, error="", timing=None):
+PICTURE = base64.b64encode(png(dpi=150)).decode()
+
+
+def write_run(folder, row, *, notebook=True, done=True, error="", timing=None, top1=61.234):
     """What a row leaves behind."""
     run = folder / "runs" / row.name
     run.mkdir(parents=True, exist_ok=True)
     if done:
-        (run / "metrics.json").write_text(json.dumps({"row": vars(row), "top1": 61.234, "epochs": 5}))
+        (run / "metrics.json").write_text(json.dumps({"row": vars(row), "top1": top1, "epochs": 5}))
         (run / "timing.json").write_text(json.dumps(TIMING | (timing or {})))
         (run / "history.csv").write_text("epoch,top1\n1,50.5\n2,61.234\n")
-    picture = {"image/png": base64.b64encode(png(dpi=150)).decode(), "text/plain": "<Figure>"}
+    picture = {"image/png": PICTURE, "text/plain": "<Figure>"}
     script = {"application/javascript": "alert(1)", "text/plain": "no script"}
     outputs = [new_output("stream", text="epoch 1\n"), new_output("display_data", picture)]
     outputs += [new_output("display_data", script)]
@@ -96,9 +100,39 @@ def write_run(folder, row, *, notebook=True, done=True, error="", timing=None):
         nbformat.write(new_notebook(cells=cells), run / "run.ipynb")
 
 
-def write_table(folder, name, note=""):
-    columns = [Column("name", "a | <b>"), Column("ours", "ours")]
-    Table(columns, [{"name": "<script>x</script> & co", "ours": 1.5}, {"name": "failed"}], note).save(folder, name)
+def shown(*calls):
+    """The outputs of gmmvit.paper.notebook.show, as Jupyter keeps them."""
+    outputs = []
+
+    def display(made, raw=False, metadata=None):
+        data = made if raw else {"text/markdown": made.data} if hasattr(made, "data") else {"image/png": PICTURE}
+        outputs.append(new_output("display_data", data, metadata=metadata or {}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(notebook, "display", display)
+        for call in calls:
+            notebook.show(*call)
+    return outputs
+
+
+def a_table(ours="61.00 ± 1.00 (3)", **more):
+    line = {"name": "<script>x</script> & co", "ours": ours, **more}
+    return Table([Column(name, {"name": "a | <b>"}.get(name, name)) for name in line], [line])
+
+
+def write_notebook(folder, name, sections, error=""):
+    """An executed notebook: {heading and prose: outputs}."""
+    cells = []
+    for prose, outputs in sections.items():
+        cells.append(new_markdown_cell(prose))
+        printed = new_output("stream", text="printed by the way\n")
+        cells.append(new_code_cell("secret_code()", outputs=[printed, *outputs]))
+    if error:
+        tagged = {"tags": ["papermill-error-cell-tag"]}
+        cells.insert(0, new_markdown_cell("<a href='#papermill-error-cell'>In [5]</a>", metadata=tagged))
+        cells.append(new_code_cell("", outputs=[new_output("error", ename="KeyError", evalue=error, traceback=["x"])]))
+    folder.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=cells), folder / f"{name}.ipynb")
 
 
 @pytest.fixture
@@ -109,10 +143,15 @@ def made(tmp_path):
     write_run(folder, rows["a"])
     write_run(folder, rows["b"], done=False, error="expected a <finite> loss,\ngot nan")
     write_run(folder, rows["c"], done=False)
-    write_table(folder / "tables", "main_results-table")
-    (folder / "figures").mkdir()
-    (folder / "figures" / "main_results-gains.png").write_bytes(png())
-    (folder / "figures" / "main_results-gains.pdf").write_bytes(b"%PDF")
+    sections = {
+        "# Accuracy with a mask\n\nThe *claim* of a paper.": [],
+        "## Published and ours\n\nNumbers & <words>.": shown((a_table(), folder, "main_results-table")),
+        "## The gains": shown(
+            (throughput({"a": 1.0, "b": 2.0}), folder, "main_results-gains", "", "Ours: <b>GAB</b>.")
+        ),
+        "## Where it looks": shown((None, folder, "main_results-heat")),
+    }
+    write_notebook(folder / "notebooks", "main_results", sections)
     return Params("cpu", rows, {}), folder
 
 
@@ -147,14 +186,18 @@ HARMFUL = """<script>alert(1)</script><form action="https://x.example"><input></
 
 def test_what_a_notebook_says_in_html_neither_runs_nor_loads_nor_sends_nor_leads_away(made):
     params, folder = made
-    path = folder / "runs" / "b" / "run.ipynb"
-    notebook = nbformat.read(path, as_version=4)
     kinds = ("text/html", "text/markdown", "image/svg+xml")
     outputs = [new_output("display_data", {kind: HARMFUL, "text/plain": "no HTML"}) for kind in kinds]
-    notebook.cells += [new_markdown_cell(HARMFUL), new_code_cell("1 < 2", outputs=outputs)]
-    nbformat.write(notebook, path)
+    for path in (folder / "runs" / "b" / "run.ipynb", folder / "notebooks" / "main_results.ipynb"):
+        executed = nbformat.read(path, as_version=4)
+        executed.cells += [new_markdown_cell(HARMFUL), new_code_cell("1 < 2", outputs=outputs)]
+        nbformat.write(executed, path)
     report.write(params, folder)
-    page = Page(folder / "rows" / "b.html")
+    check_harmless(Page(folder / "rows" / "b.html"))
+    check_harmless(Page(folder / "index.html"))
+
+
+def check_harmless(page):
     assert {tag for tag, _ in page.elements} & {"script", "form", "input", "base", "iframe", "svg", "object"} == set()
     assert [meta.get("http-equiv") for meta in page.all("meta") if "http-equiv" in meta] == ["Content-Security-Policy"]
     names = {name for _, attributes in page.elements for name in attributes}
@@ -191,7 +234,7 @@ def test_every_image_is_described_and_sized(made):
             assert image["alt"].strip() and "No description" not in image["alt"]
             assert int(image["width"]) * 5 == pytest.approx(int(image["height"]) * 7, abs=7)
     (gains,) = Page(made[1] / "index.html").all("img")
-    assert gains["alt"].startswith("Gain of a mask over the plain model")
+    assert gains["alt"] == "The gains"
     (curve,) = Page(made[1] / "rows" / "a.html").all("img")
     assert curve["alt"] == "Learned <masks> (run a)"
 
@@ -219,6 +262,7 @@ def test_what_was_run(made):
 def test_nothing_was_timed_where_every_row_failed(tmp_path):
     rows = {"a": Row("cifar10", "vit", name="a"), "b": Row("cifar10", "vit", seed=1, name="b")}
     write_run(tmp_path, rows["a"], done=False, error="no such luck")
+    write_notebook(tmp_path / "notebooks", "main_results", {"# Accuracy": []})
     text = words(Page(report.write(Params("cpu", rows, {}), tmp_path)))
     assert "0 of 2 done, 1 failed, 1 not run" in text and "nothing is timed" in text
 
@@ -246,11 +290,11 @@ def test_rows_say_what_became_of_them(made):
     page = Page(report.write(*made))
     section = words(page).split("All rows")[-1]
     assert re.search(r"a done 61\.23 5 341\.5 90 min|a done 61\.23 5 341\.5 1\.5 h", section)
-    assert re.search(r"b failed – – – – short, kernels = 3 c not finished – .* d not run –", section)
+    assert re.search(r"b failed – – – – short, kernels = 3 c not finished – .* 1 of 4 rows were not run.* d ", section)
     assert {"rows/a.html", "rows/b.html", "rows/c.html"} <= set(page.links()) and "rows/d.html" not in page.links()
     assert "b failed: ValueError: expected a &lt;finite&gt; loss, got nan" in words(page)
     half = words(Page(made[1] / "rows" / "b.html"))
-    assert "Failed: ValueError" in half and "epoch 1" in half
+    assert "Failed: ValueError" in half and "epoch 1" in half and "1 &lt; 2" not in half  # no code
 
 
 def test_a_score_that_is_no_accuracy_is_named(tmp_path):
@@ -260,6 +304,7 @@ def test_a_score_that_is_no_accuracy_is_named(tmp_path):
     path = tmp_path / "runs/b/metrics.json"
     path.write_text(json.dumps({"row": vars(rows["b"]), "box_AP": 33.337, "epochs": 2}))
     path.with_name("history.csv").write_text("epoch,box_AP\n1,30.0\n2,33.337\n")
+    write_notebook(tmp_path / "notebooks", "main_results", {"# Accuracy": []})
     text = words(Page(report.write(Params("cpu", rows, {}), tmp_path)))
     assert "top-1, or as named (%)" in text and "a done 61.23" in text and "b done AP box 33.34" in text
 
@@ -299,89 +344,177 @@ def test_a_profile_chooses_the_notebooks_that_become_pages(made):
         report.write(Params("cpu", params.rows, {"report_pages": ["e"]}), folder)
 
 
-# ---- tables and figures ----------------------------------------------------------------------------------------------
+# ---- the notebooks ---------------------------------------------------------------------------------------------------
 
 
-def test_tables_and_figures_stand_under_their_claims_and_the_rest_is_not_run(made):
+def test_the_report_is_made_of_the_executed_notebooks_without_their_code(made):
     page = Page(report.write(*made))
     text = words(page)
-    for part in (part for notebook in report.listed() for part in notebook["parts"]):
-        assert len(part["claim"].split()) > 5
-        there = part.get("table") == "main_results-table" or part.get("figure") == "main_results-gains"
-        after = text.split(report_text(f"{part['title']} {part['claim']} "))[1]
-        assert after.startswith("not run") != there
-    assert "a | &lt;b&gt; ours &lt;script&gt;x&lt;/script&gt; &amp; co 1.50" in text
-    assert {"tables/main_results-table.csv", "figures/main_results-gains.pdf"} <= set(page.links())
+    told = [
+        "Accuracy with a mask",
+        "The claim of a paper.",
+        "Published and ours Numbers &amp; &lt;words&gt;.",
+        "a | &lt;b&gt; ours",
+    ]
+    told += ["&lt;script&gt;x&lt;/script&gt; &amp; co 61.00 ± 1.00 (3)", "csv md", "The gains", "pdf png"]
+    text = text.split("What was run", 2)[2]
+    places = [text.find(each) for each in told]
+    assert -1 not in places and places == sorted(places)
+    assert "secret_code" not in page.source and "printed by the way" not in text
+    files = {f"tables/main_results-table.{kind}" for kind in ("csv", "md")}
+    assert files | {f"figures/main_results-gains.{kind}" for kind in ("pdf", "png")} <= set(page.links())
+    assert "main_results" in page.ids and "#main_results" in page.links()
 
 
-def report_text(words):
-    return words.replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
+def test_what_was_not_run_is_one_line_to_be_opened(made):
+    page = Page(report.write(*made))
+    closed = re.search(r'(?s)<details class="idle" id="main_results-3">(.*?)</details>', page.source)[1]
+    assert "Where it looks" in closed and "main_results-heat: not run" in closed
+    assert 'id="main_results-2"' in page.source and '<details class="idle" id="main_results-2"' not in page.source
 
 
-def test_a_table_nobody_listed_is_shown_too(made):
-    write_table(made[1] / "tables", "gmm_ablation-other_things")
-    assert "gmm_ablation-other_things-table" in Page(report.write(*made)).ids
+def test_what_was_found_stands_beside_its_figure(made):
+    source = Page(report.write(*made)).source
+    found, figure = source.index("Ours: <b>GAB</b>."), source.index('alt="The gains"')
+    assert source.rindex('<div class="found">', 0, found) and found < figure
 
 
-def test_all_that_the_notebooks_make_is_listed():
-    listed = {part.get("table", part.get("figure")) for notebook in report.listed() for part in notebook["parts"]}
-    for notebook in report.listed():
-        path = ROOT / "notebooks" / f"{notebook['name']}.ipynb"
-        source = "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
-        named = set(re.findall(rf'"({notebook["name"]}-\w+)"', source))
-        assert named and named <= listed
+def test_a_notebook_that_dvc_yaml_does_not_name_is_shown_too_and_one_that_was_not_executed_is_named(made):
+    write_notebook(made[1] / "notebooks", "another", {"# One more": []})
+    text = words(Page(report.write(*made)))
+    assert text.index("Accuracy with a mask") < text.index("One more")
+    assert re.search(r"Not executed: the notebooks motivation .*, gab_heads", text)
 
 
-def test_a_table_is_read_as_it_was_written(tmp_path):
-    columns = [Column("x", "a | b"), Column("y", "n", "+.1f")]
-    table = Table(columns, [{"x": "*_<p> \\ | é", "y": -1.25}, {"x": "", "y": None}], "a note")
-    table.save(tmp_path, "t")
-    read = MarkdownTable.read(tmp_path / "t.md")
-    assert (read.note, read.head, read.numeric) == ("a note", ["a | b", "n"], [False, True])
-    assert read.body == table.cells()
+def test_a_notebook_that_broke_off_is_told_and_shown_as_far_as_it_came(made):
+    params, folder = made
+    sections = {"# Fields": [], "## Fitted": shown((a_table("seen"), folder, "erf_rpe-fits"))}
+    write_notebook(folder / "notebooks", "erf_rpe", sections, error="'no such key'")
+    page = Page(report.write(params, folder))
+    assert "The notebook erf_rpe broke off: KeyError: 'no such key'" in html.unescape(words(page)).replace("  ", " ")
+    assert "seen" in words(page) and "papermill-error-cell" not in page.source and page.problems == []
 
 
-def test_a_damaged_table_or_figure_is_named(tmp_path):
-    (tmp_path / "t.md").write_text("| a | b |\n| --- | --- |\n| 1 |\n")
-    (tmp_path / "f.png").write_bytes(b"GIF89a")
-    with pytest.raises(ValueError, match="t.md: expected a Markdown table"):
-        MarkdownTable.read(tmp_path / "t.md")
-    with pytest.raises(ValueError, match="f.png: expected a PNG"):
-        Figure.read(tmp_path / "f.png")
+def test_without_executed_notebooks_the_report_that_is_there_stays(made):
+    params, folder = made
+    path = report.write(params, folder)
+    before = path.read_bytes()
+    shutil.rmtree(folder / "notebooks")
+    with pytest.raises(FileNotFoundError, match="notebooks: expected the executed notebooks"):
+        report.write(params, folder)
+    assert path.read_bytes() == before
 
 
-def test_figures_of_one_size_are_shown_in_one_size(tmp_path):
+def test_figures_of_one_size_are_shown_in_one_size():
     for dpi in (150, 200, 300):
-        (tmp_path / "f.png").write_bytes(png(7 * dpi, 2 * dpi, dpi))
-        figure = Figure.read(tmp_path / "f.png")
-        assert (figure.width, figure.height) == pytest.approx((805, 230), abs=1)
+        assert page_size(png(7 * dpi, 2 * dpi, dpi)) == pytest.approx((805, 230), abs=1)
+
+
+# ---- what was found --------------------------------------------------------------------------------------------------
+
+
+ACCURACY = {  # of three seeds, on CIFAR-10
+    ("vit", "none"): (60.0, 60.5, 61.0),
+    ("vit", "gab"): (62.0, 62.6, 63.1),  # gains 2.0, 2.1, 2.1
+    ("vit", "gmm"): (58.0, 58.4, 59.1),  # loses 2.0, 2.1, 1.9
+    ("vit", "elm"): (61.0, 59.5, 61.5),  # +1.0, -1.0, +0.5
+    ("swin", "none"): (70.0, None, None),
+    ("swin", "gmm"): (71.0, None, None),
+    ("pit", "none"): (50.0, 50.0, 50.0),
+    ("pit", "gmm"): (None, None, None),
+}
+
+
+def profile_of(accuracy, folder, name="cpu"):
+    """A profile with these rows, run where there is a number."""
+    rows = {}
+    for (model, mask), numbers in accuracy.items():
+        for seed, top1 in enumerate(numbers):
+            row = Row("cifar10", model, mask, seed=seed, name=f"{model}-{mask}-s{seed}")
+            rows[row.name] = row
+            if top1 is not None:
+                write_run(folder, row, notebook=False, top1=top1)
+    write_notebook(folder / "notebooks", "main_results", {"# Accuracy": []})
+    return Params(name, rows, {}), folder
+
+
+def opening(page):
+    return words(page).split("What was found")[2].split("What was run")[0]
+
+
+def test_it_opens_with_which_gains_are_larger_than_the_spread_which_are_not_and_what_was_not_run(tmp_path):
+    page = Page(report.write(*profile_of(ACCURACY, tmp_path)))
+    text = opening(page)
+    larger, rest = text.split(" not larger ")
+    level, missing = rest.split(" not run ", 1)
+    assert "after 5 passes over the images; the GMM paper makes 300, so this is no test of its claim" in larger
+    assert (
+        "Of 4 gains measured, 1 is larger than the seeds' spread: ViT, GAB on CIFAR-10 +2.07 [+1.92 to +2.21] (3); "
+        "1 is below zero by more" in html.unescape(larger)
+    )
+    assert "ViT, GMM on CIFAR-10 −2.00 [−2.25 to −1.75] (3), published +0.89." in larger
+    assert "ELM" not in larger and "Swin" not in larger
+    assert "1 is within the seeds' spread, not to be told from zero: ViT, ELM on CIFAR-10 +0.17 [" in html.unescape(
+        level
+    )
+    assert "1 is of one seed, of which nothing can be said: Swin, GMM on CIFAR-10 +1.00 (1), published +0.13." in level
+    assert missing.startswith("Of 24 rows 7 were not run; 1 of 5 gains have no number: PiT, GMM on CIFAR-10.")
+    assert "#not-run" in page.links() and "not-run" in page.ids
+    (figure,) = page.all("img")
+    assert figure["alt"].startswith("Every gain that was measured")
+
+
+def test_a_profile_that_was_run_wholly_says_so(tmp_path):
+    accuracy = {key: values for key, values in ACCURACY.items() if key[0] == "vit" and key[1] in ("none", "gab")}
+    page = Page(report.write(*profile_of(accuracy, tmp_path)))
+    text = html.unescape(opening(page))
+    assert "Of 1 gain measured, 1 is larger than the seeds' spread" in text
+    assert "Of 1 gain measured, none is within the seeds' spread" in text and "All 6 rows have a result." in text
+    assert "#not-run" not in page.links() and not page.all("img")  # one gain is no figure
+
+
+def test_where_nothing_was_run_nothing_was_found(tmp_path):
+    text = html.unescape(opening(Page(report.write(*profile_of(dict.fromkeys(ACCURACY, (None,) * 3), tmp_path)))))
+    assert "No gain was measured." in text and "Of 24 rows 24 were not run; 5 of 5 gains have no number" in text
+
+
+def test_a_long_list_of_gains_is_counted(tmp_path):
+    many = {
+        (model, mask): (60.0 + 2 * (mask == "gmm"), 61.0 + 2.1 * (mask == "gmm"))
+        for model in ("vit", "swin", "cait", "pit", "t2t")
+        for mask in ("none", "gmm", "elm", "gab")
+    }
+    text = opening(Page(report.write(*profile_of(many, tmp_path))))
+    assert "Of 15 gains measured, 5 are larger" in text and "; and 4 more." in text
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
 
 
-def test_the_smoke_profile_alone_carries_a_banner(made):
-    params, folder = made
+def test_the_smoke_profile_alone_carries_a_banner(tmp_path):
+    params, folder = profile_of(ACCURACY, tmp_path)
+    write_run(folder, params.rows["vit-none-s0"])
     report.write(params, folder)
     for page in pages(folder):
         assert "smoke" not in words(page).lower() and {"class": "banner", "role": "note"} not in page.all("p")
-    write_table(folder / "tables", "main_results-spread", SMOKE)
     report.write(Params("smoke", params.rows, {}), folder)
     for page in pages(folder):
         banner = next(attributes for tag, attributes in page.elements if tag == "p")
         assert banner["class"] == "banner" and words(page).lower().count(SMOKE) >= 1
-    assert words(Page(folder / "index.html")).count(SMOKE) == 2  # below the table that says so, and below the rows
+    assert words(Page(folder / "index.html")).lower().count(SMOKE) == 4  # banner, sentences, table, rows
 
 
 def test_a_partial_report_shows_what_was_made_without_the_failed_rows(made):
     params, folder = made
-    write_table(folder / "partial" / "tables", "main_results-spread")
+    partial = folder / "partial"
+    made_anew = shown((a_table(), partial, "main_results-spread"))
+    write_notebook(partial, "main_results", {"# Accuracy": [], "## Spread": made_anew})
     path = report.write(params, folder, partial=True)
     page = Page(path)
-    assert path == folder / "partial" / "index.html" and not (folder / "index.html").exists()
+    assert path == partial / "index.html" and not (folder / "index.html").exists()
     assert "Partial report." in words(page) and "tables/main_results-spread.md" in page.links()
     assert not any("main_results-table" in link for link in page.links())
-    assert (folder / "partial" / "rows" / "b.html").is_file() and "rows/b.html" in page.links()
+    assert (partial / "rows" / "b.html").is_file() and "rows/b.html" in page.links()
 
 
 def test_the_command(made, tmp_path, monkeypatch, capsys):
@@ -393,6 +526,7 @@ def test_the_command(made, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 0
     assert capsys.readouterr().out.strip() == str(folder / "index.html")
+    shutil.copytree(folder / "notebooks", folder / "partial")
     assert main(["report", "cpu", "--partial", "--out", "elsewhere"]) == 0
     assert "Partial report." in words(Page(tmp_path / "elsewhere" / "index.html"))
     assert main(["report", "nosuch"]) == 1 and "nosuch" in capsys.readouterr().err
@@ -413,11 +547,10 @@ page.onload = () => {{
     if (element.getBoundingClientRect().right > width) found.push(element.outerHTML.slice(0, 80));
   }}
   const shown = (element) => element.getBoundingClientRect().width;
-  const seen = (selector) => [...inside.querySelectorAll(selector)].filter(shown).length;
-  const first = inside.querySelector(".box td:first-child, .box tbody th:first-child");
+  const first = [...inside.querySelectorAll(".box td:first-child")].find(shown);
   const box = first.closest(".box"); box.scrollLeft = 200;
   const stays = first.getBoundingClientRect().left - box.getBoundingClientRect().left;
-  const told = {{found, wide: seen("td.wide"), idle: seen("tr.idle"), stays, scrolled: box.scrollLeft}};
+  const told = {{found, stays, scrolled: box.scrollLeft}};
   document.getElementById("found").textContent = JSON.stringify(told);
 }};
 </script>"""
@@ -437,15 +570,15 @@ def looks(path, folder, width=PHONE):
 
 
 def wide_report(made):
-    """A report with a wide figure and a wide table of which one row was run."""
+    """A report with a wide figure and a wide table."""
     params, folder = made
-    (folder / "figures" / "main_results-gains.png").write_bytes(png(1400, 500))
-    names = ["data set", "attention", "ours: mean ± sd (n)", "parameters", "depth", "published", "once more"]
-    ran = {names[0]: "CIFAR-10", names[1]: "GMM, shared by the heads", names[2]: "61.00 ± 1.00 (3)", "depth": 9}
-    ran |= dict.fromkeys(names[-2:], 12345678.25)
-    lines = [ran, ran | {names[2]: "not run", "depth": None}]
-    Table([Column(name, name) for name in names], lines).save(folder / "tables", "main_results-table")
-    (folder / "tables" / "main_results-gains.txt").write_text("Ours, after 5 passes. <b>GAB</b> +1.45.\n")
+    names = ["ours: mean ± sd (n)", "parameters", "depth", "published", "once more"]
+    table = a_table("GMM, shared by the heads", **dict.fromkeys(names, 12345678.25))
+    sections = {"# Accuracy": [], "## Wide": shown((table, folder, "main_results-table"))}
+    picture = {"image/png": base64.b64encode(png(1400, 500)).decode()}
+    sections["## A picture"] = [new_output("display_data", picture, metadata={})]
+    sections["## Long words"] = [new_output("display_data", {"text/markdown": f"`{'a_long_name_' * 12}`"}, metadata={})]
+    write_notebook(folder / "notebooks", "main_results", sections)
     return report.write(params, folder)
 
 
@@ -454,44 +587,14 @@ def test_on_a_phone_nothing_is_wider_than_the_page_but_tables_that_scroll(made, 
     path = wide_report(made)
     phone, desk = looks(path, tmp_path), looks(path, tmp_path, 1400)
     assert phone["found"] == [] and desk["found"] == []
-    assert (phone["wide"], desk["wide"] > 0) == (0, True)  # columns of little use are left out
     assert phone["scrolled"] > 0 and phone["stays"] == pytest.approx(0, abs=1.5)  # the first column does not go
-    assert phone["idle"] == desk["idle"] == 0  # behind "Show 1 row of which nothing was run"
 
 
 def test_figures_shrink_to_the_page_and_tables_keep_their_first_column(made):
     """What the style sheet says, where there is no browser to ask."""
     css = re.search(r"(?s)<style>(.*?)</style>", Page(wide_report(made)).source)[1]
-    desk, phone = css.split("@media (max-width: 40rem)")
+    desk = css.split("@media (max-width: 40rem)")[0]
     rules = {selector.strip(): rule for selector, rule in re.findall(r"([^{}]+)\{([^{}]*)\}", desk)}
-    assert "max-width: 100%" in rules[".plate img"] and "max-width: 100%" in rules[".notebook img"]
+    assert "max-width: 100%" in rules[".plate img"]
     assert "position: sticky; left: 0;" in rules[".box th:first-child, .box td:first-child"]
     assert " local" in desk and " scroll," in desk  # the shade at an edge where a table goes on
-    assert ".wide { display: none; }" in phone
-
-
-def test_what_came_out_is_told_at_the_top_and_beside_its_figure(made):
-    page = Page(wide_report(made))
-    text = words(page)
-    told = "Ours, after 5 passes. &lt;b&gt;GAB&lt;/b&gt; +1.45."
-    assert text.count(told) == 2 and text.index(told) < text.index("1 of 4 done")
-    assert "#main_results-gains-figure" in page.links() and "main_results-gains-figure" in page.ids
-
-
-def test_rows_of_which_nothing_was_run_do_not_hide_ours(made):
-    page = Page(wide_report(made))
-    text = words(page)
-    assert text.count("Show 1 row of which nothing was run") == 2  # of the table, and of all rows
-    assert [attributes.get("class") for attributes in page.all("tr")].count("idle") == 2
-    closed = [attributes["id"] for attributes in page.all("details")]
-    assert "main_results-spread-table" in closed and "main_results-table-table" not in closed
-
-
-def test_a_row_is_idle_when_its_columns_of_ours_are_empty():
-    head = ["model", "published", "our gain", "ours: R²", "hours"]
-    table = MarkdownTable("", head, [False] * 5, [["a", "1", "–", "not run", "2"], ["b", "1", "–", "failed", "2"]])
-    assert table.idle == [True, False] and table.ran  # who reads "hours" is not told of ours
-    assert MarkdownTable("", ["layer", "R²"], [False] * 2, [["1", "–"]]).idle == [False]
-    arms = MarkdownTable("", ["data set", "CutMix"], [False] * 2, [["Pets", "not run"], ["CIFAR-10", "90.00 (1)"]])
-    assert arms.idle == [True, False]
-    assert not MarkdownTable("", head, [False] * 5, [["a", "1", "–", "not in this profile", "2"]]).ran
