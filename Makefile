@@ -67,7 +67,7 @@ $(STAMP): requirements.lock pyproject.toml
 lock: ## pin the newest versions pyproject.toml allows, in requirements.lock and environment.yml
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
-	$(VENV)-lock/bin/pip install -q --disable-pip-version-check --upgrade setuptools -e '.[dev,dense]'
+	$(VENV)-lock/bin/pip install -q --disable-pip-version-check --upgrade setuptools -e '.[dense,paper,docs,dev]'
 	{ echo '# Every version of the environment, written by `make lock`; CUDA libraries exist for Linux only.'; \
 	  $(VENV)-lock/bin/pip freeze --all --exclude pip --exclude-editable \
 	  | awk '/^(nvidia-|cuda-|triton==)/ { $$0 = $$0 "; sys_platform == \"linux\"" } { print }'; } > requirements.lock

@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import gmmvit
+from gmmvit.core.errors import BRINGS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -27,13 +28,16 @@ IMPORT_NAMES = {
     "IPython": "ipython",
     "PIL": "pillow",
 }  # import name -> distribution, where they differ
-COMMANDS = {"dvc", "jupyter", "nbval", "papermill", "torch-tb-profiler"}  # run or opened with, not imported
+COMMANDS = {"jupyter", "nbval", "pandas", "torch-tb-profiler"}  # run or opened with, not imported
+EXTRAS = PROJECT["optional-dependencies"]
 
 
 def direct(*extras):
-    """{canonical name: Requirement} of the package and of the named extras."""
-    groups = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras)]
-    return {canonicalize_name(r.name): r for r in (Requirement(line) for group in groups for line in group)}
+    """{canonical name: Requirement} of the package and of the named extras, with the extras that these name."""
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in EXTRAS[extra])]
+    found = {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+    inner = found.pop("gmmvit", Requirement("gmmvit")).extras
+    return found | (direct(*inner) if inner else {})
 
 
 def locked():
@@ -42,18 +46,29 @@ def locked():
     return {canonicalize_name(name): version for name, version in pins}
 
 
-def imported():
-    """The distributions that the package's files import."""
-    trees = [ast.parse(path.read_text()) for path in (ROOT / "gmmvit").rglob("*.py")]
+def distribution(module):
+    """The name under which a module is installed."""
+    return canonicalize_name(IMPORT_NAMES.get(module, module))
+
+
+def imported(*rooms):
+    """The distributions that the files of some rooms import; of the whole package, where none is named."""
+    files = [path for room in rooms or [""] for path in (ROOT / "gmmvit" / room).rglob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in files]
     names = set()
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add(node.module.split(".")[0])
-    return {
-        canonicalize_name(IMPORT_NAMES.get(name, name)) for name in names - set(sys.stdlib_module_names) - {"gmmvit"}
-    }
+    names |= {name for tree in trees for name in needed_by_name(tree)}
+    return {distribution(name) for name in names - set(sys.stdlib_module_names) - {"gmmvit"}}
+
+
+def needed_by_name(tree):
+    """What a file gives to gmmvit.core.errors.need."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+    return {call.args[0].value.split(".")[0] for call in calls if call.func.id == "need" and call.args}
 
 
 def test_lock_is_a_sorted_list_of_plain_pins():
@@ -71,7 +86,7 @@ def test_cuda_libraries_and_only_they_are_locked_for_linux_alone():
 
 def test_every_direct_dependency_has_a_lower_bound_that_its_pin_satisfies():
     pins = locked()
-    for name, requirement in direct("dev", "dense").items():
+    for name, requirement in direct(*EXTRAS).items():
         assert [s.operator for s in requirement.specifier] == [">="], f"{requirement}: one tested lower bound expected"
         assert requirement.specifier.contains(pins[name]), f"{requirement}, but requirements.lock has {pins[name]}"
 
@@ -81,7 +96,7 @@ def test_environment_yml_pins_the_direct_dependencies_as_the_lock_does():
     (pip,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
     assert pip[-1] == "-e ."
     pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in pip[:-1])}
-    assert pins == {name: locked()[name] for name in direct("dev", "dense")}
+    assert pins == {name: locked()[name] for name in direct(*EXTRAS)}
     (python,) = [entry.split("=")[1] for entry in environment["dependencies"] if str(entry).startswith("python=")]
     assert SpecifierSet(PROJECT["requires-python"]).contains(python)
 
@@ -109,16 +124,24 @@ def test_lock_holds_what_the_direct_dependencies_need_and_nothing_else():
     other = [name for name, version in pins.items() if installed.get(name) != version]
     if other:
         pytest.skip(f"this environment is not the lock's: {len(other)} of {len(pins)} versions differ")
-    assert set(pins) == needed_on_linux(direct("dev", "dense").values())
+    assert set(pins) == needed_on_linux(direct(*EXTRAS).values())
 
 
 def test_package_imports_only_declared_dependencies():
-    optional = set(PROJECT["optional-dependencies"]) - {"dev"}
-    assert imported() - set(direct(*optional)) == set()
+    assert imported("core", "models") <= set(direct())
+    engine = imported("data", "train", "fetch", "analysis", "bench") - {"ipykernel"}
+    assert engine - set(direct("train")) == imported("dense") - set(direct("dense")) == set()
+    assert imported() - set(direct("dense", "paper")) == set()
 
 
 def test_every_declared_dependency_is_used():
-    assert set(direct()) - imported() - COMMANDS == set()
+    assert set(direct("dense", "paper")) - imported() - COMMANDS == set()
+
+
+def test_every_module_of_an_extra_is_known_by_the_sentence_that_says_what_to_install():
+    named = {extra: {distribution(module) for module in modules} - COMMANDS for extra, modules in BRINGS.items()}
+    needed = {extra: {canonicalize_name(Requirement(line).name) for line in EXTRAS[extra]} for extra in named}
+    assert named == {extra: names - COMMANDS - {"gmmvit"} for extra, names in needed.items()}
 
 
 def test_every_file_of_the_package_is_installed_with_it():

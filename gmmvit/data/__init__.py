@@ -3,27 +3,17 @@
 splits = gmmvit.data.load("cifar10")                         # {"train": ..., "test": ...}
 augment = augmentation("gmm", SETS["cifar10"], train=True)
 keys = epoch_order(len(splits["train"]), seed=0, epoch=0, passes=3)
-for images, labels in batches(splits["train"], augment, keys, 128, seed=0): ...
+images, labels = Stream(splits["train"], augment)[keys[:128]]
 """
 
-from .augment import RECIPES, augmentation
-from .draws import epoch_order
-from .images import verify_images
-from .loader import batches
-from .opened import load
-from .places import downloads, root
-from .sets import SETS, DataSet, find
+from ..core.errors import missing
 
-__all__ = [
-    "RECIPES",
-    "SETS",
-    "DataSet",
-    "augmentation",
-    "batches",
-    "downloads",
-    "epoch_order",
-    "find",
-    "load",
-    "root",
-    "verify_images",
-]
+try:
+    from .augment import RECIPES, augmentation
+    from .draws import epoch_order
+    from .opened import load
+    from .sets import SETS, DataSet, find
+except ModuleNotFoundError as error:
+    raise missing(error) from error
+
+__all__ = ["RECIPES", "SETS", "DataSet", "augmentation", "epoch_order", "find", "load"]

@@ -6,8 +6,6 @@ Two libraries that only this room needs come with `gmmvit[dense]`; without them 
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .recipes import RECIPES
@@ -17,23 +15,7 @@ if TYPE_CHECKING:
     from ..train.rows import Row
     from .tasks import Dense
 
-__all__ = ["RECIPES", "images", "macs", "need", "problems", "task"]
-
-EXTRA = {"pycocotools": "pycocotools", "segmentation_models_pytorch": "segmentation-models-pytorch"}
-
-
-def need(module: str) -> ModuleType:
-    """A module of an optional library; an ImportError says what to install."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] in EXTRA:
-            raise ImportError(
-                f"{EXTRA[error.name.partition('.')[0]]} is not installed: detection and segmentation need "
-                "`pip install gmmvit[dense]`",
-                name=error.name,
-            ) from error
-        raise
+__all__ = ["RECIPES", "images", "macs", "problems", "task"]
 
 
 def problems(row: Row, processes: int = 1) -> list[str]:

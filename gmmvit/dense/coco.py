@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from ..core.errors import need
 from ..data.images import opened
 from ..data.progress import bar
-from . import need
 from .outlines import far as _far
 from .outlines import mask_problem
 

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from ..core.errors import need
 from ..train.processes import World
-from . import need
 from .ade import IGNORED
 
 LINES = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")

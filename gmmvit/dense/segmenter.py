@@ -7,7 +7,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from ..core.attach import Site
-from . import need
+from ..core.errors import need
 from .ade import IGNORED
 from .backbone import STRIDES, Pyramid, sites_within
 

@@ -1,9 +1,12 @@
 """The sentence about an unknown name."""
 
+import subprocess
+import sys
+
 import pytest
 
 from gmmvit.cli import main
-from gmmvit.core.errors import MOST, unknown
+from gmmvit.core.errors import MOST, sentence, unknown
 
 
 def test_the_nearest_name_comes_first_and_few_names_are_all_told():
@@ -34,3 +37,12 @@ def test_outside_a_project_the_sentence_says_so(tmp_path, monkeypatch, capsys):
     assert main(["report", "cpu"]) == 1
     said = capsys.readouterr().err
     assert "profiles is not there: expected the project's folder" in said and "one of" not in said.split(":")[-1][:10]
+
+
+def test_what_is_not_installed_is_said_with_the_extra_that_brings_it():
+    said = sentence(ModuleNotFoundError("No module named 'ruamel'", name="ruamel.yaml"))
+    assert said == "ruamel is not installed: expected what `pip install 'gmmvit[train]'` brings"
+    assert "pip install" not in sentence(ModuleNotFoundError("No module named 'nosuch'", name="nosuch"))
+    code = "import sys; sys.modules['tqdm'] = None; import gmmvit.data"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "MissingExtra: tqdm is not installed: expected what `pip install 'gmmvit[train]'` brings" in done.stderr
