@@ -23,11 +23,12 @@ from ..train import learned
 from ..train.rows import Row
 from . import figures, plots, project
 from . import runs as results
+from .profiles import parse
 from .tables import SMOKE, Table
 
 INJECTED = "# Parameters"  # how papermill begins the cell that it puts behind the notebook's own parameters
 SCRATCH = "runs"  # git-ignored; where a notebook that a person runs leaves what it makes
-WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+WORDS = {bool: "true or false", int: "a whole number"}
 
 
 class Records(NamedTuple):
@@ -68,18 +69,12 @@ def _given(cells: list[str]) -> list[str]:
     return [target.id for tree in trees for line in tree.body for target in line.targets]
 
 
-def _converted(name: str, value: object, kind: type) -> object:
-    if type(value) is kind:
-        return value
-    if kind is bool and str(value).lower() in ("true", "false"):
-        return str(value).lower() == "true"
-    if kind in (int, float, str) and type(value) in (int, float, str):
-        try:
-            if kind(value) == value or type(value) is str or kind is str:
-                return kind(value)
-        except ValueError:
-            pass
-    raise ValueError(f"{name}: expected {WORDS[kind]}, got {value!r}")
+def _converted(name: str, given: object, kind: type) -> object:
+    value = parse(given) if isinstance(given, str) and kind is not str else given
+    value = str(value) if kind is str else value
+    if type(value) is not kind:
+        raise ValueError(f"{name}: expected {WORDS[kind]}, got {given!r}")
+    return value
 
 
 # ---- what there is ---------------------------------------------------------------------------------------------------

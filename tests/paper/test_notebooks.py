@@ -152,7 +152,6 @@ def test_a_misspelt_parameter_raises_with_the_nearest_name():
         ("trace", "True", True),
         ("trace", False, False),
         ("batch", "32", 32),
-        ("batch", 32.0, 32),
         ("profile", 5, "5"),
     ],
 )
@@ -163,7 +162,7 @@ def test_parameters_get_their_type(name, given, becomes):
 
 
 @pytest.mark.parametrize(
-    "name, given", [("trace", "no"), ("trace", 1), ("batch", "many"), ("batch", 1.5), ("batch", True)]
+    "name, given", [("trace", "no"), ("trace", 1), ("batch", "many"), ("batch", 1.5), ("batch", 32.0), ("batch", True)]
 )
 def test_parameters_of_another_type_are_a_sentence(name, given):
     with pytest.raises(ValueError, match=f"{name}: expected .*got"):
