@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .. import data
+from ..data.loader import Stream
 from ..data.memory import keep_freed_memory
 from ..models import create_model
 from ..train.precision import resolve
@@ -29,8 +30,8 @@ def bench_data(
     keys = data.epoch_order(len(source), seed=0, epoch=0)
 
     def loading(recipe: str) -> Callable[[], None]:
-        augment = data.augmentation(find(recipe).augmentation, known, train=True)
-        return lambda: [None for _ in data.batches(source, augment, keys, batch)]
+        stream = Stream(source, data.augmentation(find(recipe).augmentation, known, train=True))
+        return lambda: [stream[keys[at : at + batch]] for at in range(0, len(keys) // batch * batch, batch)]
 
     seconds = interleaved({recipe: loading(recipe) for recipe in recipes}, rounds, say)
     speeds = {recipe: len(keys) // batch * batch / s for recipe, s in seconds.items()}

@@ -9,11 +9,11 @@ images, labels = Stream(splits["train"], augment)[keys[:128]]
 from ..core.errors import missing
 
 try:
-    from .augment import RECIPES, augmentation
+    from .augment import AUGMENTATIONS, augmentation
     from .draws import epoch_order
     from .opened import load
     from .sets import SETS, DataSet, find
 except ModuleNotFoundError as error:
     raise missing(error) from error
 
-__all__ = ["RECIPES", "SETS", "DataSet", "augmentation", "epoch_order", "find", "load"]
+__all__ = ["AUGMENTATIONS", "SETS", "DataSet", "augmentation", "epoch_order", "find", "load"]

@@ -26,7 +26,7 @@ from .erasing import Written, random_boxes
 from .finish import Finish, Raw
 from .sets import DataSet
 
-RECIPES = ("gmm", "short", "gab-finetune", "gab-imagenet", "deit-transmix")
+AUGMENTATIONS = ("gmm", "short", "gab-finetune", "gab-imagenet", "deit-transmix")
 PADDING = 4  # pixels of zeros around an image before it is cropped, also at 64 px
 
 
@@ -41,23 +41,18 @@ class Augmentation:
         return self.finish(self.raw(samples, seeds))
 
 
-def augmentation(
-    recipe: str, dataset: DataSet, *, train: bool, size: int | None = None, raw_mean_erasing: bool = True
-) -> Augmentation:
+def augmentation(recipe: str, dataset: DataSet, *, train: bool, raw_mean_erasing: bool = True) -> Augmentation:
     """What a recipe does to the samples of a data set, for training or for evaluation.
 
     `raw_mean_erasing` keeps the GMM code's oddity: erased boxes hold the raw channel means though the image around them
     is normalised already; False fills them with the (normalised) mean, 0.
     """
-    if recipe not in RECIPES:
-        raise ValueError(unknown("augmentation recipe", recipe, RECIPES))
-    arrays = dataset.storage == "arrays"
-    if arrays and size not in (None, dataset.size):
-        raise ValueError(f"{dataset.name} is kept at {dataset.size} px and not resized; size {size} came")
+    if recipe not in AUGMENTATIONS:
+        raise ValueError(unknown("augmentation recipe", recipe, AUGMENTATIONS))
+    arrays, size = dataset.storage == "arrays", dataset.size
     if not arrays and recipe in ("gmm", "short"):
-        others = ", ".join(RECIPES[2:])
+        others = ", ".join(AUGMENTATIONS[2:])
         raise ValueError(f"recipe {recipe} augments 32 and 64 px arrays; for the images of {dataset.name} use {others}")
-    size = size or dataset.size
     if arrays and not train:
         return Augmentation(augment_arrays, Finish.of(*dataset.statistics))
     if recipe == "short":

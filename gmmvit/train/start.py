@@ -67,16 +67,12 @@ def starting_model(row: Row) -> nn.Module:
     return model
 
 
-def masked(model: nn.Module, row: Row) -> nn.Module:
-    """The model with the row's mask attached, where it has one."""
+def model_of(row: Row, device: torch.device) -> nn.Module:
+    """The row's model with its mask, as training on a device finds it: a function of the row."""
+    model = fused_off_cpu(starting_model(row), device)
     if row.mask != "none":
         attach(model, row.mask, img_size=find(row.dataset).size, **row.mask_options)
     return model
-
-
-def model_of(row: Row, device: torch.device) -> nn.Module:
-    """The row's model with its mask, as training on a device finds it: a function of the row."""
-    return masked(fused_off_cpu(starting_model(row), device), row)
 
 
 POSITIONS = re.compile(  # a part of a parameter's name, whole

@@ -109,7 +109,6 @@ def test_memory_is_pinned_for_the_device_of_the_run_and_not_for_one_that_is_ther
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     streams = {"train": Stream(Numbers(), plain)}
     assert Feed(streams, groups, device=torch.device(device)).loader.pin_memory is pinned
-    assert data.batches(Numbers(), plain, np.arange(10), 5).pin_memory is False
 
 
 def failing(samples, seeds):
@@ -152,9 +151,10 @@ def open_now():
 LEFT_OPEN = """
 import numpy as np, os, sys
 from gmmvit import data
+from gmmvit.data.loader import Loader, Stream
 source = data.load("cifar10-mini")["test"]
 augment = data.augmentation("short", data.SETS["cifar10"], train=True)
-loading = iter(data.batches(source, augment, np.arange(500), 50, workers=2))
+loading = iter(Loader(Stream(source, augment), list(np.arange(500).reshape(10, 50)), workers=2))
 next(loading)
 print(*open(f"/proc/self/task/{os.getpid()}/children").read().split())
 %s

@@ -15,6 +15,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 
 from gmmvit import data, fetch
 from gmmvit.data import files
+from gmmvit.data.images import verify_images
 from gmmvit.data.sets import POOLED
 from gmmvit.fetch import download, official_files
 
@@ -130,7 +131,7 @@ def test_missing_and_corrupt_images_are_named_before_anything_is_written(room, m
     with pytest.raises(ValueError, match="(?s)images/Bengal_3.jpg cannot be decoded.*images/Maine_Coon_4.jpg cannot"):
         fetch.obtain("pets")
     assert not (room / "pets").exists()
-    assert len(data.verify_images([home / "images" / f"{name}.jpg" for name in ("Bengal_3", "Bengal_4")])) == 1
+    assert len(verify_images([home / "images" / f"{name}.jpg" for name in ("Bengal_3", "Bengal_4")])) == 1
 
 
 def test_an_image_that_changes_or_goes_later_is_named_before_the_training(room, monkeypatch):

@@ -103,11 +103,11 @@ def test_data_folder_is_the_project_s_around_the_working_directory(tmp_path, mon
     monkeypatch.delenv("GMMVIT_DATA", raising=False)
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
-    assert data.root() == ROOT / "data"
+    assert places.root() == ROOT / "data"
     (tmp_path / "dvc.yaml").touch()
-    assert data.root() == tmp_path / "data"
+    assert places.root() == tmp_path / "data"
     monkeypatch.setenv("GMMVIT_DATA", str(tmp_path / "elsewhere"))
-    assert data.root() == tmp_path / "elsewhere"
+    assert places.root() == tmp_path / "elsewhere"
 
 
 def test_two_processes_do_not_work_on_one_set_at_a_time(tmp_path):

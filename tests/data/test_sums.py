@@ -82,10 +82,10 @@ def test_every_byte_is_read_once_per_change_of_size_or_time(home, monkeypatch):
 
 
 def test_where_nothing_can_be_written_down_all_is_read_again(home, monkeypatch):
-    def denied(path):
+    def denied(path, mode):
         raise PermissionError(path)
 
-    monkeypatch.setattr(sums, "written", denied)
+    monkeypatch.setattr(sums, "atomic", denied)
     assert len(data.load("cifar10-mini")["train"]) == 2000
     ALTERED["one pixel"](home / "cifar10-mini")
     with pytest.raises(ValueError, match="altered"):

@@ -9,7 +9,7 @@ import timm
 import torch
 
 from gmmvit import attach, create_model
-from gmmvit.data import RECIPES as AUGMENTATIONS
+from gmmvit.data import AUGMENTATIONS
 from gmmvit.train import recipes
 from gmmvit.train.recipes import RECIPES, find
 
