@@ -19,7 +19,7 @@ from ..data.finish import Pieces, Raw, Unfinished
 from ..data.loader import Stream
 from ..data.workers import loading_processes, require_shared_memory
 from . import recipes
-from .checks import classification_problems as problems
+from .classify_checks import problems
 from .mixing import mixed_sample, shift_quantiles
 from .processes import World
 from .recipes import RECIPES
