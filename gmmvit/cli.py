@@ -128,9 +128,8 @@ def _params(path: Path | None = None):
 
 def train(arguments: argparse.Namespace) -> None:
     """Trains a row of params.yaml, or one described on the command line."""
-    from gmmvit.data.places import project
     from gmmvit.paper.profiles import find_row, parse
-    from gmmvit.paper.project import runs_folder
+    from gmmvit.paper.project import root, runs_folder
     from gmmvit.train import train as run
     from gmmvit.train.rows import row_name
 
@@ -157,7 +156,7 @@ def train(arguments: argparse.Namespace) -> None:
             raise ValueError(f"expected {wanted}, got no {' and no '.join(missing)}")
         row = {key: value for key, value in described.items() if value is not None} | {"set": settings}
         row["name"] = row_name(**row)
-        folder = (project() or Path.cwd()) / "runs"
+        folder = root() / "runs"
     options = {"device": arguments.device, "workers": arguments.workers, "tensorboard": arguments.tensorboard}
     run(row, arguments.out or folder / row["name"], threads=threads, **options)
 

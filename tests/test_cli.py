@@ -78,7 +78,7 @@ def test_check_fails_where_a_set_of_the_profile_is_damaged(in_force, capsys):
 
 
 def test_without_a_project_nothing_is_in_force(tmp_path, monkeypatch):
-    monkeypatch.setattr("gmmvit.paper.project.CHECKOUT", tmp_path)
+    monkeypatch.setattr("gmmvit.data.places.CHECKOUT", tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(["data", "--check"]) == 0
 
@@ -113,3 +113,18 @@ def test_a_benchmark_keeps_its_figures_only_when_asked(in_force, monkeypatch, ca
 def test_none_is_a_mask_for_create_model_as_it_is_for_rows():
     named, plain = create_model("vit", mask="none"), create_model("vit")
     assert named.state_dict().keys() == plain.state_dict().keys()
+
+
+# ---- train ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("below", ["", "notebooks", "reports/a"])
+def test_a_row_is_found_and_its_results_lie_below_the_project_wherever_it_is_started(in_force, monkeypatch, below):
+    trained = []
+    monkeypatch.setattr("gmmvit.train.train", lambda row, out, **options: trained.append((row["name"], out)))
+    (in_force / below).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(in_force / below)
+    assert main(["train", "a-row"]) == main(["train", "--dataset=svhn", "--model=vit"]) == 0
+    assert main(["train", "a-row", "--out=here"]) == main(["plan"]) == main(["check"]) == 0
+    named, described = in_force / "reports" / "a" / "runs" / "a-row", in_force / "runs" / "svhn-vit-none-s0"
+    assert trained == [("a-row", named), ("svhn-vit-none-s0", described), ("a-row", Path("here"))]

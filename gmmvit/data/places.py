@@ -21,17 +21,16 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def root() -> Path:
-    """GMMVIT_DATA, else data/ of the project around the working directory, of the checkout, or right here."""
-    if os.environ.get("GMMVIT_DATA"):
-        return Path(os.environ["GMMVIT_DATA"]).expanduser()
-    checkout = CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else None
-    return (project() or checkout or Path.cwd()) / "data"
+    """GMMVIT_DATA, else data/ of the project."""
+    given = os.environ.get("GMMVIT_DATA")
+    return Path(given).expanduser() if given else project() / "data"
 
 
-def project() -> Path | None:
-    """The nearest folder from the working directory upwards that holds a dvc.yaml."""
+def project() -> Path:
+    """The nearest folder from the working directory upwards with a dvc.yaml, else the checkout, else right here."""
     here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / "dvc.yaml").is_file()), None)
+    around = (folder for folder in (here, *here.parents) if (folder / "dvc.yaml").is_file())
+    return next(around, CHECKOUT if (CHECKOUT / "pyproject.toml").is_file() else here)
 
 
 def downloads() -> Path:

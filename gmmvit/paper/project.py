@@ -9,14 +9,9 @@ import sys
 from pathlib import Path
 
 from ..core.errors import unknown
-from ..data.places import CHECKOUT, project
+from ..data.places import project as root
 from .arms import text, written_out
 from .profiles import Params, parse, read
-
-
-def root() -> Path:
-    """The nearest folder above the working directory that holds a dvc.yaml, else the checkout of this package."""
-    return project() or CHECKOUT
 
 
 def rows(profile: str) -> Params:

@@ -32,7 +32,7 @@ def test_a_row_that_is_not_named_wants_a_data_set_and_a_model(words, missing, ca
 
 
 def test_outside_a_project_the_sentence_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gmmvit.paper.project.CHECKOUT", tmp_path)  # as installed from a wheel
+    monkeypatch.setattr("gmmvit.data.places.CHECKOUT", tmp_path)  # as installed from a wheel
     monkeypatch.chdir(tmp_path)
     assert main(["report", "cpu"]) == 1
     said = capsys.readouterr().err
