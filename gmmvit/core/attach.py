@@ -23,6 +23,7 @@ from .trace import plain, tensors_of
 from .ways import FLEX, FUSED, avoiding
 
 PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
+Place = tuple[Grid, Grid, int | tuple[int, int]]  # grid, key grid, prefix
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,32 +64,31 @@ def attach(
 
 
 def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size: int | Grid | None) -> list[Site]:
+    chosen = only if callable(only) else lambda name: only is None or fnmatch.fnmatchcase(name, only)
     image = _image(model, img_size)
     places, reasons = [], []
     for call in _softmax_callers(model, image, told=img_size is not None):
         products, why_not = spatial_products(call)
         reasons += [(call.name, reason) for reason in why_not]
         for product in products:
-            if not _chosen(only, call.name):
+            if not chosen(call.name):
                 continue
             try:
-                places.append((call, product, *_grids(model, call.module, product, image.shape[-2:])))
+                places.append((call, product, _place(model, call.module, product, image.shape[-2:])))
             except ValueError as error:
                 reasons.append((call.name, str(error)))
     if not places:
         raise ValueError(_refusal(model, only, reasons))
     for call, *_ in places:
         if name in [key.partition("-")[0] for key in getattr(call.module, CHILD, ())]:
-            raise ValueError(
-                f"{call.name} already has a mask named {name!r}: detach(model) first, or attach another kind"
-            )
+            raise ValueError(f"{call.name} already has a mask named {name!r}: detach(model) first, or attach another")
 
-    made = [_made(build, model, *place).to(image.device) for place in places]
+    made = [_made(build, model, *each).to(image.device) for each in places]
     with _all_or_nothing(model, [call.module for call, *_ in places]):
         sites = []
-        for (call, product, grid, key_grid, prefix), built in zip(places, made, strict=True):
+        for (call, product, place), built in zip(places, made, strict=True):
             _put(call.module, product, name, built)
-            sites.append(Site(call.name, grid, key_grid, prefix, product.heads, built))
+            sites.append(Site(call.name, *place, product.heads, built))
         if not isinstance(model, Reporting):
             model.__class__ = subclass(type(model), Reporting)
         _ready([call for call, *_ in places])
@@ -136,9 +136,7 @@ def _image(model: nn.Module, img_size: int | Grid | None) -> torch.Tensor:
         raise ValueError(f"{type(model).__name__} has no parameters: expected a vision transformer")
     for name, each in model.named_parameters():  # places are found by following NaN
         if each.is_floating_point() and not each.isfinite().all():
-            raise ValueError(
-                f"{name} of {type(model).__name__} is not finite: expected weights without NaN and infinity"
-            )
+            raise ValueError(f"{name} of {type(model).__name__} is not finite: expected weights without NaN")
     return torch.rand(2, *input_size(model, img_size), device=like.device, dtype=like.dtype)
 
 
@@ -147,19 +145,10 @@ def _softmax_callers(model: nn.Module, image: torch.Tensor, told: bool) -> list[
         with avoiding(FUSED, FLEX):  # of masks that are there already
             return softmax_callers(model, image)
     except (RuntimeError, AssertionError, IndexError, ValueError) as error:  # each model refuses in its own way
-        source = (
-            "which img_size asks for: expected" if told else "the size it reports: pass attach(..., img_size=) with"
-        )
-        raise ValueError(
-            f"{type(model).__name__} does not run on images of {tuple(image.shape[1:])}, {source} the size it was "
-            f"built for ({first_line(error)})"
-        ) from error
-
-
-def _chosen(only: str | Callable[[str], bool] | None, name: str) -> bool:
-    if only is None:
-        return True
-    return fnmatch.fnmatchcase(name, only) if isinstance(only, str) else bool(only(name))
+        says = "which img_size asks for: expected" if told else "the size it reports: pass attach(..., img_size=) with"
+        kind, size = type(model).__name__, tuple(image.shape[1:])
+        sentence = f"{kind} does not run on images of {size}, {says} the size it was built for ({first_line(error)})"
+        raise ValueError(sentence) from error
 
 
 def _refusal(model: nn.Module, only: object, reasons: list[tuple[str, str]]) -> str:
@@ -171,30 +160,23 @@ def _refusal(model: nn.Module, only: object, reasons: list[tuple[str, str]]) -> 
     listed: dict[str, list[str]] = {}
     for name, reason in reasons:
         listed.setdefault(reason, []).append(name)
-    told = "; ".join(
-        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
-        for reason, names in listed.items()
-    )
+    more = {reason: f" and {len(names) - 1} more" if len(names) > 1 else "" for reason, names in listed.items()}
+    told = "; ".join(f"{names[0]}{more[reason]}: {reason}" for reason, names in listed.items())
     return f"{kind} has no spatial self-attention to put a mask on ({told})"
 
 
-def _made(
-    build: Callable, model: nn.Module, call: Call, product: Product, grid: Grid, key_grid: Grid, prefix: int
-) -> nn.Module:
+def _made(build: Callable, model: nn.Module, call: Call, product: Product, place: Place) -> nn.Module:
+    grid, key_grid, prefix = place
     mask = build(grid, product.heads, prefix=prefix, key_grid=key_grid)
     if type(call.module).__name__ == "MaskUnitAttention":  # Hiera keeps its tokens unrolled, not in row-major order
         if not isinstance(mask, SpatialMask):
-            raise ValueError(
-                f"{call.name} does not keep its tokens in row-major order, which {type(mask).__name__} expects"
-            )
+            raise ValueError(f"{call.name} does not keep its tokens row by row, as {type(mask).__name__} expects")
         base = (1, 1) if call.module.use_mask_unit_attn else tuple(model.mask_spatial_shape)
         mask.arrange(unrolled_order(grid, base), unrolled_order(key_grid, base))
     return mask.train(call.module.training)
 
 
-def _grids(
-    model: nn.Module, module: nn.Module, product: Product, size: Grid
-) -> tuple[Grid, Grid, int | tuple[int, int]]:
+def _place(model: nn.Module, module: nn.Module, product: Product, size: Grid) -> Place:
     found = []
     for tokens in (product.queries, product.keys):
         if (each := layout(model, tokens, size, module)) is None:
@@ -222,7 +204,7 @@ def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Calla
     else:
         raise TypeError(f"mask: expected one of {', '.join(MASKS)} or a callable that builds a mask, got {mask!r}")
 
-    def checked(grid: Grid, heads: int, **place) -> nn.Module:
+    def checked(grid: Grid, heads: int, **place: Any) -> nn.Module:
         built = build(grid, heads, **place, **options)
         if not isinstance(built, nn.Module):
             raise TypeError(f"mask: expected {name} to build an nn.Module, got {type(built).__name__}")

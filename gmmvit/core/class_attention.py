@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,25 +51,8 @@ class ClassAttention:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Records the layer's rows in the calls of the model inside the block: only its own block is followed."""
-        opened = []
-
-        def enter(module: nn.Module, args: tuple) -> None:
-            opened.append(attention_maps(module, self.child, rows=self.rows))
-            self.maps = opened[0].__enter__()
-
-        def leave(module: nn.Module, args: tuple, output: object) -> None:
-            opened.pop().__exit__(None, None, None)
-
-        with ExitStack() as stack:
-            if "torch._dynamo" in sys.modules:  # a compiled graph would run past the hooks
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            for handle in (self.block.register_forward_pre_hook(enter), self.block.register_forward_hook(leave)):
-                stack.callback(handle.remove)
-            try:
-                yield
-            finally:
-                if opened:  # the block has failed
-                    opened.pop().__exit__(*sys.exc_info())
+        with attention_maps(self.block, self.child, rows=self.rows) as self.maps:
+            yield
 
     def beside(self, model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(logits, attention (B, patches)) of one forward pass; a compiled model stays compiled where it can."""

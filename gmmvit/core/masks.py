@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -20,12 +22,12 @@ class _Expand(torch.autograd.Function):
     """Tensor.expand over leading dimensions, whose backward sum is a product with ones: on a CPU faster than sum."""
 
     @staticmethod
-    def forward(ctx, weight: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    def forward(ctx: Any, weight: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         ctx.shape = weight.shape
         return weight.expand(shape)
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         if gradient.device.type != "cpu":
             return gradient.sum_to_size(ctx.shape), None
         rows = gradient.reshape(-1, ctx.shape.numel())
@@ -66,7 +68,7 @@ class SpatialMask(nn.Module):
         raise NotImplementedError
 
     def arrange(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """For scores whose tokens are not in row-major order: the row-major position of each query and each key."""
+        """Says which row-major positions the queries and keys of the scores have, where their order is another."""
         self.arranged_rows, self.arranged_columns = rows, columns
 
     def full_weight(self) -> torch.Tensor:
@@ -78,7 +80,7 @@ class SpatialMask(nn.Module):
         return F.pad(weight, (columns, 0, rows, 0), value=0.0 if self.additive else 1.0) if rows or columns else weight
 
     def forward(self, scores: torch.Tensor, scale: float = 1.0) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
-        """The scores with the mask in them; a factor of all scores costs nothing on the way (multiplicative masks)."""
+        """The scores with the mask in them, times `scale`, which costs a multiplicative mask nothing on the way."""
         self.check(scores.shape)
         weight = self.full_weight()
         if scale != 1.0:
@@ -90,16 +92,15 @@ class SpatialMask(nn.Module):
 
     def check(self, shape: torch.Size) -> None:
         """Raises a sentence where scores of this shape do not fit."""
-        expected = (self.prefix[0] + self.grid[0] * self.grid[1], self.prefix[1] + self.key_grid[0] * self.key_grid[1])
-        if len(shape) < 3 or tuple(shape[-2:]) != expected:
+        kind, shape = type(self).__name__, tuple(shape)
+        queries, keys = (p + math.prod(grid) for p, grid in zip(self.prefix, (self.grid, self.key_grid), strict=True))
+        if len(shape) < 3 or shape[-2:] != (queries, keys):
             raise ValueError(
-                f"{type(self).__name__} was built for {expected[0]} x {expected[1]} scores ({self._place()}) and got "
-                f"scores of shape {tuple(shape)}: use the image size it was attached for, or attach it anew"
+                f"{kind} was built for {queries} x {keys} scores ({self._place()}) and got scores of shape {shape}: "
+                "use the image size it was attached for, or attach it anew"
             )
         if shape[-3] != self.heads and not self.share_heads:
-            raise ValueError(
-                f"{type(self).__name__} has {self.heads} heads and got scores of {shape[-3]}: {tuple(shape)}"
-            )
+            raise ValueError(f"{kind} has {self.heads} heads and got scores of {shape[-3]}: {shape}")
 
     def _place(self) -> str:
         (rows, columns), (key_rows, key_columns), (before, key_before) = self.grid, self.key_grid, self.prefix
@@ -141,8 +142,10 @@ class GaussianMask(SpatialMask):
     """What the two Gaussian masks have in common: mixtures over the few distinct distances, gathered to pairs."""
 
     eps = 0.0
+    underflow = False
+    squared = False  # whether heights are squares of what is learned
 
-    def __init__(self, grid: Grid, heads: int, **place):
+    def __init__(self, grid: Grid, heads: int, **place: Any):
         super().__init__(grid, heads, **place)
         distances = squared_distances(self.grid, self.key_grid)
         # kept as bits, so that model.half() cannot round them: in bfloat16 neighbouring distances would be equal
@@ -150,27 +153,21 @@ class GaussianMask(SpatialMask):
         self.register_buffer("pair", distances.index, persistent=False)  # (Nq * Nk,)
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is learned: the widths, and what their heights are made of, (K, heads or 1) each."""
+        """What is learned of the Gaussians: their widths, and what their heights are made of, (K, heads or 1) each."""
         raise NotImplementedError
-
-    @staticmethod
-    def height(values: torch.Tensor) -> torch.Tensor:
-        """The heights of the Gaussians, of the second of `numbers`."""
-        return values
 
     @property
     def kind(self) -> tuple:
         """Equal for masks that differ in their numbers alone."""
-        return type(self), self.grid, self.key_grid, len(self.numbers()[0]), self.pair.device
+        return type(self), self.grid, self.key_grid, len(self.numbers()[0]), self.pair.device, self.underflow
 
     def weights_of(self, masks: Sequence[GaussianMask]) -> list[torch.Tensor]:
-        """The weights of masks of one kind, computed at once."""
-        sigma, values = (torch.cat(each, 1).float() for each in zip(*(mask.numbers() for mask in masks), strict=True))
+        """The weights (heads or 1, Nq, Nk) of masks of one kind, computed at once."""
+        sigma, height = (torch.cat(each, 1).float() for each in zip(*(mask.numbers() for mask in masks), strict=True))
         with torch.autocast(self.pair.device.type, enabled=False):
+            height, d2 = height.square() if self.squared else height, self.d2_bits.view(torch.float32)
             grid = self.grid if self.grid == self.key_grid else None
-            flat = _Mixture.apply(
-                sigma, self.height(values), self.d2_bits.view(torch.float32), self.pair, self.eps, grid
-            )
+            flat = _Mixture.apply(sigma, height, d2, self.pair, self.eps, grid)
         shape = -1, self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
         return [part.view(shape) for part in flat.split([mask.rows for mask in masks])]
 
@@ -205,9 +202,7 @@ class GaussianMixtureMask(GaussianMask):
     ):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
         if type(kernels) is not int or not 1 <= kernels <= MOST_KERNELS:
-            raise ValueError(
-                f"kernels: expected a whole number of at most {MOST_KERNELS} and at least 1, got {kernels!r}"
-            )
+            raise ValueError(f"kernels: expected a whole number of at least 1 (most: {MOST_KERNELS}), got {kernels!r}")
         if where not in ("scores", "probabilities"):
             raise ValueError(unknown("place of the mask (where)", where, ("scores", "probabilities")))
         self.where, self.kernels, self.underflow = where, kernels, underflow
@@ -219,13 +214,9 @@ class GaussianMixtureMask(GaussianMask):
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma, self.alpha
 
-    @property
-    def kind(self) -> tuple:
-        return *super().kind, self.underflow
-
     def extra_repr(self) -> str:
-        where = f", where={self.where}" if self.where != "scores" else ""
-        return f"{super().extra_repr()}, kernels={self.kernels}{where}{', underflow' if self.underflow else ''}"
+        where, underflow = f", where={self.where}" * (self.where != "scores"), ", underflow" * self.underflow
+        return f"{super().extra_repr()}, kernels={self.kernels}{where}{underflow}"
 
 
 class ElementMask(SpatialMask):
@@ -254,7 +245,7 @@ class ElementMask(SpatialMask):
 class GaussianBias(GaussianMask):
     """B_ij = A^2 exp(-d2_ij / (2 sigma^2)), added to the scores (GAB, arXiv 2305.04722)."""
 
-    additive = True
+    additive = squared = True
     scalars = ("amplitude", "sigma")
 
     def __init__(
@@ -273,11 +264,7 @@ class GaussianBias(GaussianMask):
         self.sigma = nn.Parameter(torch.full((self.rows,), _number("sigma", sigma)))
         if sigma <= 0:
             raise ValueError(f"sigma: expected a width above 0, got {sigma!r}")
-
-    @property
-    def takes_product(self) -> bool:
-        """Whether it may be handed query and key: a bias that all heads share costs less inside their product."""
-        return self.share_heads
+        self.takes_product = share_heads  # a bias that all heads share costs less inside their product
 
     def forward(self, scores: torch.Tensor, key: torch.Tensor | None = None) -> torch.Tensor:
         """The scores with the bias added; or, of a query (..., Nq, d) and a key (..., d, Nk), their product with it."""
@@ -292,10 +279,6 @@ class GaussianBias(GaussianMask):
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma[None], self.amplitude[None]
-
-    @staticmethod
-    def height(values: torch.Tensor) -> torch.Tensor:
-        return values.square()
 
     def weight(self) -> torch.Tensor:
         if together.on_gpu(self.pair):
@@ -328,10 +311,10 @@ def no_decay(model: nn.Module) -> set[str]:
 
 
 def _pair(name: str, value: object, least: int) -> tuple[int, int]:
-    ok = isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(n, int) and n >= least for n in value)
-    if not ok:
+    numbers = value if isinstance(value, (tuple, list)) else ()
+    if len(numbers) != 2 or not all(isinstance(n, int) and n >= least for n in numbers):
         raise ValueError(f"{name}: expected two whole numbers of at least {least} (rows, columns), got {value!r}")
-    return tuple(value)
+    return numbers[0], numbers[1]
 
 
 def _normal(name: str, mean_sd: tuple[float, float], shape: tuple[int, ...]) -> torch.Tensor:

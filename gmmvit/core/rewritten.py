@@ -139,7 +139,7 @@ def _forward_together(forward: Callable) -> Callable:
     """A model's forward, during which its Gaussian masks are computed together."""
 
     @wraps(forward)
-    def whole(self, *args, **kwargs):
+    def whole(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return forward(self, *args, **kwargs)
         masks = (site.mask for site in getattr(self, "spatial_sites", ()))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import timm
 import torch.nn as nn
 from timm.models import build_model_with_cfg, register_model
 
+from ..core.attach import attach
 from ..core.errors import unknown
 from .cait import CaiT
-from .parts import explicit_attention_on_cpu, side
+from .parts import Size, explicit_attention_on_cpu, side
 from .pit import PiT
 from .relpos import RelPosViT
 from .swin import Swin
@@ -53,12 +55,12 @@ default_cfgs = {  # timm reads this name; no weights, and the statistics of CIFA
 
 def create_model(
     name: str,
-    img_size: int = 32,
+    img_size: Size = 32,
     num_classes: int = 10,
     mask: str | Callable[..., nn.Module] | None = None,
     readout: str = "mean",
     drop_path: float = 0.1,
-    **mask_options,
+    **mask_options: Any,
 ) -> nn.Module:
     """A backbone of the GMM paper, with a spatial mask on every self-attention where `mask` names one.
 
@@ -67,15 +69,8 @@ def create_model(
     """
     if name not in BACKBONES:
         raise ValueError(unknown("model", name, BACKBONES))
-    return timm.create_model(
-        f"gmmvit_{name}",
-        img_size=img_size,
-        num_classes=num_classes,
-        mask=mask,
-        readout=readout,
-        drop_path_rate=drop_path,
-        **mask_options,
-    )
+    built = {"img_size": img_size, "num_classes": num_classes, "readout": readout, "drop_path_rate": drop_path}
+    return timm.create_model(f"gmmvit_{name}", mask=mask, **built, **mask_options)
 
 
 def _entry_point(name: str) -> Callable[..., nn.Module]:
@@ -83,7 +78,7 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
 
     def build(
         pretrained: bool = False,
-        img_size: int | tuple[int, int] = 32,
+        img_size: Size = 32,
         num_classes: int = 10,
         mask: str | Callable[..., nn.Module] | None = None,
         readout: str = "mean",
@@ -91,7 +86,7 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         pretrained_cfg: dict | str | None = None,
         pretrained_cfg_overlay: dict | None = None,
         cache_dir: str | None = None,
-        **options,
+        **options: Any,
     ) -> nn.Module:
         if pretrained:
             raise ValueError(f"gmmvit_{name} has no pretrained weights: expected pretrained=False, got {pretrained!r}")
@@ -129,8 +124,6 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         )
         explicit_attention_on_cpu(model)
         if mask is not None:
-            from ..core.attach import attach
-
             attach(model, mask, **options)
         return model
 

@@ -8,12 +8,14 @@ public code add up to the last digit only then.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from timm.models.cait import Cait, LayerScaleBlockClassAttn
 
-from .parts import constant_drop_path, patch_for, side, xavier_normal, xavier_normal_patches
+from .parts import Size, constant_drop_path, patch_for, side, xavier_normal, xavier_normal_patches
 
 HEAD_DIM = 64
 
@@ -21,9 +23,17 @@ HEAD_DIM = 64
 class TalkingHeads(nn.Module):
     """softmax(A (Q K^T / sqrt(d))) mixed by B, times V, where A and B mix heads (arXiv 2003.02436)."""
 
-    def __init__(self, dim, num_heads, qkv_bias=False, attn_drop=0.0, proj_drop=0.0, device=None, dtype=None):
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        qkv_bias: bool = False,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        **place: Any,  # device and dtype
+    ):
         super().__init__()
-        place, inner = {"device": device, "dtype": dtype}, num_heads * HEAD_DIM
+        inner = num_heads * HEAD_DIM
         self.num_heads, self.scale = num_heads, HEAD_DIM**-0.5
         self.q = nn.Linear(dim, inner, bias=qkv_bias, **place)
         self.kv = nn.Linear(dim, 2 * inner, bias=qkv_bias, **place)
@@ -33,7 +43,7 @@ class TalkingHeads(nn.Module):
         self.proj = nn.Linear(inner, dim, **place)
         self.proj_drop = nn.Dropout(proj_drop)
 
-    def forward(self, x, context=None):
+    def forward(self, x: torch.Tensor, context: torch.Tensor | None = None) -> torch.Tensor:  # (B, N, C), (B, M, C)
         context = x if context is None else context
         q = self.q(x).unflatten(-1, (self.num_heads, HEAD_DIM)).transpose(1, 2)  # (B, heads, Nq, d)
         kv = self.kv(context).unflatten(-1, (2, self.num_heads, HEAD_DIM)).permute(2, 0, 3, 1, 4)
@@ -54,7 +64,7 @@ def mix_heads(attn: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
 class ClassLayer(LayerScaleBlockClassAttn):
     """The class token attends to the patches, and to nothing else."""
 
-    def forward(self, x, x_cls):
+    def forward(self, x: torch.Tensor, x_cls: torch.Tensor) -> torch.Tensor:  # (B, N, C), (B, 1, C)
         x_cls = x_cls + self.drop_path(self.gamma_1 * self.attn(self.norm1(x_cls), x))
         return x_cls + self.drop_path(self.gamma_2 * self.mlp(self.norm2(x_cls)))
 
@@ -62,7 +72,7 @@ class ClassLayer(LayerScaleBlockClassAttn):
 class CaiT(Cait):
     """24 patch and 2 class layers of width 108, 4 heads of width 64, mlp hidden width 384, class-token read-out."""
 
-    def __init__(self, img_size=32, drop_path_rate=0.1, **options):
+    def __init__(self, img_size: Size = 32, drop_path_rate: float = 0.1, **options: Any):
         super().__init__(
             img_size=side(img_size),
             patch_size=patch_for(img_size, 8),

@@ -8,8 +8,10 @@ import torch
 import torch.nn as nn
 from timm.layers import DropPath
 
+Size = int | tuple[int, int]  # of an image in pixels: its side, or (rows, columns)
 
-def side(img_size: int | tuple[int, int]) -> int:
+
+def side(img_size: Size) -> int:
     """The side of a square image, given as a number or as (rows, columns)."""
     sides = set(img_size) if isinstance(img_size, (tuple, list)) else {img_size}
     length = sides.pop() if len(sides) == 1 else None
@@ -18,7 +20,7 @@ def side(img_size: int | tuple[int, int]) -> int:
     return length
 
 
-def patch_for(img_size: int | tuple[int, int], grid: int) -> int:
+def patch_for(img_size: Size, grid: int) -> int:
     """The patch that cuts an image into grid x grid tokens: on 8 x 8, 4 px of 32, 8 px of 64, 32 px of 256."""
     length = side(img_size)
     if length % grid:
@@ -31,7 +33,7 @@ def patch_for(img_size: int | tuple[int, int], grid: int) -> int:
     return length // grid
 
 
-def defined_size(model: str, img_size: int | tuple[int, int], sizes: Collection[int]) -> int:
+def defined_size(model: str, img_size: Size, sizes: Collection[int]) -> int:
     """The side of an image whose size is one of the few a model is defined for."""
     length = side(img_size)
     if length not in sizes:
@@ -41,7 +43,7 @@ def defined_size(model: str, img_size: int | tuple[int, int], sizes: Collection[
 
 
 def xavier_normal(model: nn.Module) -> None:
-    """Weights of every Linear and Conv2d from N(0, 2 / (fan in + fan out)), biases 0, norms at identity."""
+    """Draws the weights of every Linear and Conv2d from N(0, 2 / (fan in + fan out)); biases are 0, norms identity."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Conv2d)):
             nn.init.xavier_normal_(module.weight)
@@ -52,7 +54,7 @@ def xavier_normal(model: nn.Module) -> None:
 
 
 def xavier_normal_patches(embed: nn.Conv2d) -> None:
-    """The same where the public code cuts patches and multiplies them by a matrix: the fans are the matrix's."""
+    """Draws likewise what the public code has as a matrix, by which cut patches are multiplied: the fans are its."""
     nn.init.xavier_normal_(embed.weight.data.flatten(1))  # (width, channels * patch * patch), a view
 
 
@@ -65,13 +67,13 @@ def constant_drop_path(model: nn.Module, rate: float) -> None:
 
 
 def explicit_attention_on_cpu(model: nn.Module) -> None:
-    """Without an accelerator, Q K^T itself: fused attention made these models up to 2.8 times slower on a CPU."""
+    """Takes Q K^T itself where there is no accelerator: fused attention slows these models down by up to 2.8 there."""
     if not torch.accelerator.is_available():
         set_fused(model, False)
 
 
 def set_fused(model: nn.Module, fused: bool) -> nn.Module:
-    """Switches every attention of a model to torch's fused kernel or to the explicit product."""
+    """The model, whose every attention now takes torch's fused kernel, or the explicit product."""
     for module in model.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused
@@ -79,5 +81,5 @@ def set_fused(model: nn.Module, fused: bool) -> nn.Module:
 
 
 def fused_off_cpu(model: nn.Module, device: torch.device) -> nn.Module:
-    """Fused attention for a model that will run elsewhere than on a CPU, Swin's too, which timm leaves off."""
+    """The model, with fused attention where it will run elsewhere than on a CPU; Swin's too, which timm leaves off."""
     return set_fused(model, True) if device.type != "cpu" else model

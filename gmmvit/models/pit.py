@@ -7,12 +7,14 @@ with eps 1e-5 (timm's PiT has 1e-6), Xavier-normal weights and the same stochast
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 from timm.models import checkpoint_seq
 from timm.models.pit import PoolingVisionTransformer
 
-from .parts import constant_drop_path, patch_for, side, xavier_normal
+from .parts import Size, constant_drop_path, patch_for, side, xavier_normal
 
 
 class Blocks(nn.Sequential):
@@ -20,7 +22,7 @@ class Blocks(nn.Sequential):
 
     grad_checkpointing = False
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return checkpoint_seq(self, x) if self.grad_checkpointing else super().forward(x)
 
 
@@ -31,14 +33,14 @@ class ClassPosition(nn.Module):
         super().__init__()
         self.position = nn.Parameter(torch.empty(shape))
 
-    def forward(self, x, cls_tokens):
+    def forward(self, x: torch.Tensor, cls_tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x, cls_tokens + self.position
 
 
 class PiT(PoolingVisionTransformer):
     """Widths 96, 192, 384 on 16, 8 and 4 tokens a side; head width 48, mlp ratio 2, class-token read-out."""
 
-    def __init__(self, img_size=32, drop_path_rate=0.1, **options):
+    def __init__(self, img_size: Size = 32, drop_path_rate: float = 0.1, **options: Any):
         patch = patch_for(img_size, 16)
         super().__init__(
             img_size=side(img_size),
@@ -67,10 +69,10 @@ class PiT(PoolingVisionTransformer):
             nn.init.normal_(embedding)
 
     @torch.jit.ignore
-    def no_weight_decay(self):
+    def no_weight_decay(self) -> set[str]:
         return super().no_weight_decay() | {"transformers.0.pool.position"}
 
     @torch.jit.ignore
-    def set_grad_checkpointing(self, enable=True):
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
         for stage in self.transformers:
             stage.blocks.grad_checkpointing = enable

@@ -6,15 +6,17 @@ mean read-out, then LayerNorm) in the width, depth, heads and mlp ratio of the G
 
 from __future__ import annotations
 
+from typing import Any
+
 from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 
-from .parts import patch_for, side
+from .parts import Size, patch_for, side
 
 
 class RelPosViT(VisionTransformerRelPos):
     """Width 192, depth 9, 12 heads, 8 x 8 tokens."""
 
-    def __init__(self, img_size=32, **options):
+    def __init__(self, img_size: Size = 32, **options: Any):
         super().__init__(
             img_size=side(img_size),
             patch_size=patch_for(img_size, 8),

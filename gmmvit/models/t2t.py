@@ -7,6 +7,8 @@ parameters of the public code that reach no output (a class token and a LayerNor
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -14,7 +16,7 @@ from timm.layers import Mlp, use_fused_attn
 from timm.models import checkpoint
 from timm.models.vision_transformer import Block, VisionTransformer
 
-from .parts import defined_size
+from .parts import Size, defined_size
 
 TOKEN_DIM = 64
 UNFOLDS = {32: 2, 64: 3}  # image size: unfoldings, each halves the grid, down to 8 x 8
@@ -33,7 +35,7 @@ class TokenAttention(nn.Module):
         self.attn_drop = nn.Dropout(0.0)
         self.proj = nn.Linear(TOKEN_DIM, TOKEN_DIM)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # (B, N, in_dim) -> (B, N, 64)
         q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)  # (B, 1, N, 64) each
         if self.fused_attn:
             out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
@@ -54,7 +56,7 @@ class TokenTransformer(nn.Module):
         self.norm2 = nn.LayerNorm(TOKEN_DIM)
         self.mlp = Mlp(TOKEN_DIM, TOKEN_DIM)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # (B, N, in_dim) -> (B, N, 64)
         x = self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -62,7 +64,7 @@ class TokenTransformer(nn.Module):
 class TokensToTokens(nn.Module):
     """Unfold 3 x 3 at stride 2, transform, and so on; the last unfolding is projected to the backbone's width."""
 
-    def __init__(self, img_size, patch_size, in_chans, embed_dim, bias=True, **_):
+    def __init__(self, img_size: int, patch_size: int, in_chans: int, embed_dim: int, bias: bool = True, **_: Any):
         super().__init__()
         self.img_size, self.patch_size, self.in_chans = (img_size, img_size), (patch_size, patch_size), in_chans
         self.grid_size = (img_size // patch_size, img_size // patch_size)
@@ -73,7 +75,7 @@ class TokensToTokens(nn.Module):
         self.transformers = nn.ModuleList(TokenTransformer(width) for width in widths[:-1])
         self.proj = nn.Linear(widths[-1], embed_dim, bias=bias)
 
-    def forward(self, x):  # (B, C, H, W)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # (B, C, H, W) -> (B, N, embed_dim)
         if x.shape[-2:] != self.img_size:
             raise ValueError(f"T2T was built for images of {self.img_size} px and got {tuple(x.shape[-2:])}")
         tokens = self.unfold(x).transpose(1, 2)  # (B, N, 9 C)
@@ -84,20 +86,20 @@ class TokensToTokens(nn.Module):
             tokens = self.unfold(x).transpose(1, 2)
         return self.proj(tokens)
 
-    def set_grad_checkpointing(self, enable=True):
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
 
-    def feat_ratio(self, as_scalar=True):
+    def feat_ratio(self, as_scalar: bool = True) -> int | tuple[int, int]:
         return self.patch_size[0] if as_scalar else self.patch_size
 
-    def dynamic_feat_size(self, img_size):
+    def dynamic_feat_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
         return self.grid_size
 
 
 class TwiceResidualBlock(Block):
     """A pre-norm block whose attention adds its own normalised input, LN(x), once more."""
 
-    def forward(self, x, *masking, **options):
+    def forward(self, x: torch.Tensor, *masking: Any, **options: Any) -> torch.Tensor:
         normed = self.norm1(x)
         x = x + self.drop_path1(normed + self.attn(normed, *masking, **options))
         return x + self.drop_path2(self.mlp(self.norm2(x)))
@@ -106,7 +108,7 @@ class TwiceResidualBlock(Block):
 class T2T(VisionTransformer):
     """12 blocks of width 256 on 8 x 8 tokens, 4 heads, mlp ratio 2, fixed sinusoid positions, mean read-out."""
 
-    def __init__(self, img_size=32, **options):
+    def __init__(self, img_size: Size = 32, **options: Any):
         length = defined_size("t2t", img_size, UNFOLDS)
         super().__init__(
             img_size=length,

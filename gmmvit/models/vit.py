@@ -9,10 +9,12 @@ No law is known for the class token: it is drawn from N(0, 1) as its position is
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn as nn
 from timm.models.vision_transformer import VisionTransformer
 
-from .parts import constant_drop_path, defined_size, patch_for, side, xavier_normal, xavier_normal_patches
+from .parts import Size, constant_drop_path, defined_size, patch_for, side, xavier_normal, xavier_normal_patches
 
 # Width, depth, and what differs from 12 heads on 8 x 8 tokens. Comments: the public code's name, where it is another.
 SIZES = {
@@ -31,7 +33,15 @@ SIZES = {
 class ViT(VisionTransformer):
     """Pre-norm ViT, mlp ratio 2, no QKV bias; `grid` is the token grid's side, or that side for each image size."""
 
-    def __init__(self, img_size=32, readout="mean", grid=8, num_heads=12, drop_path_rate=0.1, **options):
+    def __init__(
+        self,
+        img_size: Size = 32,
+        readout: str = "mean",
+        grid: int | dict[int, int] = 8,
+        num_heads: int = 12,
+        drop_path_rate: float = 0.1,
+        **options: Any,
+    ):
         if isinstance(grid, dict):
             grid = grid[defined_size("vit_wide", img_size, grid)]
         super().__init__(

@@ -291,7 +291,7 @@ def test_masks_print_what_they_are(mask, text):
         (lambda: GaussianBias((8, 8), 2.0), "heads: expected a whole number of at least 1, got 2.0"),
         (lambda: GaussianBias((8, 8), 1, sigma=0), "sigma: expected a width above 0, got 0"),
         (lambda: GaussianBias((8, 8), 1, sigma=-1.0), "sigma: expected a width above 0, got -1.0"),
-        (lambda: GaussianMixtureMask((8, 8), 1, kernels=0), "kernels: expected .*at least 1, got 0"),
+        (lambda: GaussianMixtureMask((8, 8), 1, kernels=0), "kernels: expected .*at least 1 .*got 0"),
         (lambda: GaussianMixtureMask((8, 8), 1, sigma_init=10.0), r"sigma_init: expected \(mean, sta.*, got 10.0"),
         (lambda: GaussianMixtureMask((8, 8), 1, alpha_init=(0, -1)), r"alpha_init: expected .*, got \(0, -1\)"),
         (
