@@ -191,14 +191,13 @@ def check(arguments: argparse.Namespace) -> None:
 
 def results(arguments: argparse.Namespace) -> None:
     """Prints what the rows of a profile came to, and what a mask gained over the plain model."""
-    from gmmvit.paper.project import reports, rows
-    from gmmvit.paper.scores import HEAD, arms, scores_table
+    from gmmvit.paper.runs import DONE, frame
+    from gmmvit.paper.scores import HEAD, scores_table
 
-    params = rows(arguments.profile or _params().profile)
-    found = arms(params, reports(params.profile))
-    ran = sum(arm.result.n for arm in found)
-    print(table(scores_table(found), HEAD, left=3))
-    print(f"profile {params.profile}: {ran} of {len(params.rows)} rows were run; scores in %, of the test set")
+    profile = arguments.profile or _params().profile
+    rows = frame(profile)
+    print(table(scores_table(rows), HEAD, left=3))
+    print(f"profile {profile}: {(rows.state == DONE).sum()} of {len(rows)} rows were run; scores in %, of the test set")
 
 
 def analyse(arguments: argparse.Namespace) -> None:

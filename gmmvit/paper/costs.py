@@ -75,3 +75,18 @@ def throughput_table(record: Mapping) -> Table:
         ours = {"ours": speeds["ours"], "times": times["ours"], "gmm": speeds["gmm"], "gmm_times": times["gmm"]}
         lines.append({"model": MODELS.get(name, name), "stock": stock_speed(speeds), **ours})
     return Table(columns, lines)
+
+
+def dense_table(record: Mapping) -> Table:
+    """A step and inference without and with GAB, of `gmmvit bench dense`."""
+    names = {"step": "a training step", "inference": "inference, GAB folded"}
+    lines = [
+        {"what": names[kind]} | found | {"time": record["time"][kind]} for kind, found in record["seconds"].items()
+    ]
+    columns = [
+        Column("what", "Mask R-CNN, one image"),
+        Column("plain", "without GAB (s)", ".4f"),
+        Column("gab", "with GAB (s)", ".4f"),
+        Column("time", "time with GAB", "+.1%"),
+    ]
+    return Table(columns, lines)

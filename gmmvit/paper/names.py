@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pandas as pd
+
 DATASETS = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
@@ -40,6 +42,17 @@ SCORES = {  # of metrics.json and history.csv, in per cent
     "mIoU": "mIoU",
     "aAcc": "pixel accuracy",
 }
+
+
+def readable(lines: pd.DataFrame) -> pd.DataFrame:
+    """The lines with data set, model and mask as readers know them."""
+    known = {"dataset": DATASETS, "model": MODELS, "mask": MASKS}
+    known = {
+        key: lines[key].map(lambda name, names=names: names.get(name, name))
+        for key, names in known.items()
+        if key in lines
+    }
+    return lines.assign(**known)
 
 
 def named(keys: Mapping) -> dict[str, str]:

@@ -21,7 +21,7 @@ from ..core.errors import unknown
 from ..core.grids import Grid
 from ..train import learned
 from ..train.rows import Row
-from . import figures, plots, project
+from . import charts, project
 from . import runs as results
 from .profiles import parse
 from .tables import SMOKE, Table
@@ -82,26 +82,17 @@ def _converted(name: str, given: object, kind: type) -> object:
 
 def records(profile: str, dense: bool = False) -> Records:
     """The rows of a profile and what is known of them: those of classification, or of detection and segmentation."""
-    rows, folder = project.rows(profile).rows, project.runs_folder(profile)
+    rows = project.rows(profile).rows
     rows = {name: row for name, row in rows.items() if (row.kind != "classification") == dense}
     runs = [run for run in results.runs(project.reports(profile)) if run["row"]["name"] in rows]
-    unsound = results.unsound(project.reports(profile))
-    failed = [
-        name for name in results.missing(rows, runs) if name in unsound or _broke_off(folder / name / "run.ipynb")
-    ]
+    known = results.frame(profile)
+    failed = [name for name in known.index[known.state == results.FAILED] if name in rows]
     return Records(rows, runs, failed, note_of(profile))
 
 
 def note_of(profile: str) -> str:
     """What is to be printed with every number of a profile."""
     return SMOKE if profile == "smoke" else ""
-
-
-def _broke_off(notebook: Path) -> bool:
-    """Whether papermill saw an exception in a notebook."""
-    if not notebook.is_file():
-        return False
-    return bool(json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("papermill", {}).get("exception"))
 
 
 def find_run(known: Records, **fields: str) -> dict | None:
@@ -140,7 +131,7 @@ def bench(name: str) -> dict:
 # ---- what is made ----------------------------------------------------------------------------------------------------
 
 
-def show(made: figures.Figure | Table | None, folder: Path, name: str, note: str = "", found: str = "") -> None:
+def show(made: charts.Figure | Table | None, folder: Path, name: str, note: str = "", found: str = "") -> None:
     """Shows a figure or a table with a note and saves it below `folder`; what is empty has not been run.
 
     `found` is what its numbers say, or why nothing is drawn. Each output is marked for the report: {"name", "kind"}.
@@ -152,10 +143,10 @@ def show(made: figures.Figure | Table | None, folder: Path, name: str, note: str
     elif isinstance(made, Table):
         table = replace(made, note=note or made.note)
         table.save(folder / "tables", name)
-        show_table(table, _mark(name, "table"))
+        show_table(table, name, _mark(name, "table"))
     elif made:
         figure = headed(made, note) if note else made
-        figures.save(figure, folder / "figures", name)
+        charts.save(figure, folder / "figures", name)
         display(figure, metadata=_mark(name, "figure"))
 
 
@@ -163,10 +154,10 @@ def _mark(name: str, kind: str) -> dict:
     return {"gmmvit": {"name": name, "kind": kind}}
 
 
-@figures.styled
-def headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.Figure:
+@charts.styled
+def headed(figure: charts.Figure, note: str, inches: float = 0.2) -> charts.Figure:
     """The figure with a line above all of it: also above legends outside the axes, on which a title would lie."""
-    figures.settle(figure)
+    charts.settle(figure)
     figure.set_layout_engine("none")  # everything has its place now, and keeps it in inches
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + inches)
@@ -182,9 +173,9 @@ def headed(figure: figures.Figure, note: str, inches: float = 0.2) -> figures.Fi
     return figure
 
 
-def show_table(table: Table, metadata: dict | None = None) -> None:
-    """Shows a table, as Markdown where HTML is not understood."""
-    display({"text/html": table.html(), "text/plain": table.md()}, raw=True, metadata=metadata)
+def show_table(table: Table, name: str = "", metadata: dict | None = None) -> None:
+    """Shows a table, as Markdown where HTML is not understood; `name` is that of its CSV file."""
+    display({"text/html": table.html(name), "text/plain": table.md(name)}, raw=True, metadata=metadata)
 
 
 def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, dict]:
@@ -194,7 +185,7 @@ def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, d
     curve = display(HTML(""), display_id=True)
 
     def draw(history: list[dict]) -> None:
-        curve.update(plots.learning_curve({name: [line[name] for line in history] for name in history[0]}))
+        curve.update(charts.learning_curve({name: [line[name] for line in history] for name in history[0]}))
 
     metrics = _recorded(row, folder)
     if metrics is None:  # the folder relative, for no path of this machine is to stand in what it says
@@ -202,7 +193,7 @@ def trained(row: Row, folder: Path, threads: int | None = None) -> tuple[dict, d
     else:
         losses = (f"{name} {metrics[name]}" for name in ("train_loss", "test_loss") if name in metrics)
         print(f"{row.name} has ended; this is its record: {', '.join(losses)}")
-    curve.update(plots.learning_curve(results.history(folder)))
+    curve.update(charts.learning_curve(results.history(folder)))
     return metrics, json.loads((folder / "timing.json").read_text(encoding="utf-8"))
 
 

@@ -16,12 +16,14 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
-from . import headline, main_table, notebook, report_cells
+from . import headline, notebook, report_cells
 from .names import BACKBONES, DATASETS
 from .profiles import Params, parse
 from .project import root
 from .report_rows import Line, lines
+from .runs import of
 from .scores import write_curves
+from .tables import passes
 
 HERE = Path(__file__).parent
 FILES = {"table": ("tables", ("csv", "md")), "figure": ("figures", ("pdf", "png"))}  # what `show` saves, and where
@@ -122,15 +124,15 @@ def commit(folder: Path) -> str:
 
 def found(params: Params, table: list[Line]) -> dict:
     """The opening: how long was trained, three sentences, a table, and a figure or None."""
-    rows = {name: row for name, row in params.rows.items() if row.kind == "classification"}
-    ran = [line.run for line in table if line.run and line.name in rows]
-    note, points = notebook.note_of(params.profile), headline.gains(rows, ran)
+    rows = of(params.rows, [line.run for line in table if line.run])
+    rows = rows[rows.kind == "classification"]
+    note, points = notebook.note_of(params.profile), headline.gains(rows)
     without = Counter(line.state for line in table if not line.run)
     drawn = headline.figure(points)
     return {
-        "length": headline.length(main_table.passes(rows, [run for run in ran if run["row"]["model"] in BACKBONES])),
+        "length": headline.length(passes(rows[rows.model.isin(BACKBONES)])),
         "sentences": headline.sentences(points, len(table), without),
-        "table": headline.table(points, note).html() if any(point["gain"].n for point in points) else "",
+        "table": headline.table(points, note).html() if (points.gain_n > 0).any() else "",
         "figure": report_cells.image(notebook.headed(drawn, note) if note else drawn) if drawn else None,
     }
 

@@ -16,7 +16,7 @@ from jinja2 import FileSystemLoader
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 
-from .figures import Figure
+from .charts import Figure
 
 SHOWN = "text/html text/markdown image/png text/plain".split()  # of outputs: no scripts
 TAGS = frozenset(bleach.ALLOWED_TAGS) | frozenset(

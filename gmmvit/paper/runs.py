@@ -1,15 +1,53 @@
-"""The records of runs: read, grouped over seeds, set beside published numbers and beside their plain counterparts."""
+"""The records of runs as a pandas DataFrame, a line for every planned row; means over seeds, gains, published numbers.
+
+from gmmvit.paper.runs import frame
+frame("cpu").groupby("mask").top1.agg(["mean", "std"])
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from .seeds import Summary, paired_gain, summary
+import pandas as pd
+from scipy import stats
+
+from ..train.rows import Row
+from . import project
+
+DONE, FAILED, NOT_RUN = "done", "failed", "not run"  # states of a row
+FIELDS = ("dataset", "model", "mask", "recipe", "seed", "kind")
+LARGER, WITHIN = "larger than the seeds' spread", "within the seeds' spread"  # what a gain's interval says
+
+
+def frame(profile: str) -> pd.DataFrame:
+    """A line for each planned row of a profile, by its name: settings, state (done, failed, not run), metrics, timing.
+
+    "row" is the gmmvit.train.rows.Row itself, "folder" where its record lies; what is not known is NaN.
+    """
+    rows, folder = project.rows(profile).rows, project.reports(profile)
+    wrong = unsound(folder)
+    failed = [name for name in rows if name in wrong or _broke_off(folder / "runs" / name / "run.ipynb")]
+    return of(rows, runs(folder), failed)
+
+
+def of(rows: Mapping, runs: Iterable[Mapping], failed: Collection[str] = ()) -> pd.DataFrame:
+    """The frame of rows {name: Row}, of the runs there are of them, and of the names of those that failed."""
+    there, lines = {run["row"]["name"]: run for run in runs}, []
+    for name, row in rows.items():
+        run = there.get(name, {})
+        state = DONE if run else FAILED if name in failed else NOT_RUN
+        options = {key: tuple(value) if isinstance(value, list) else value for key, value in row.set.items()}
+        measured = {key: value for key, value in run.items() if key not in ("row", "timing")}
+        known = {key: getattr(row, key) for key in FIELDS} | options | {"state": state} | measured
+        lines.append({"name": name} | known | (run.get("timing") or {}) | {"row": row})
+    return pd.DataFrame(lines or None, columns=None if lines else ["name", *FIELDS, "state", "row"]).set_index("name")
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
 
 
 def runs(profile_folder: str | Path) -> list[dict]:
@@ -47,12 +85,6 @@ def history(run_folder: str | Path) -> dict[str, list[float]]:
     return {name: [float(line[name]) for line in lines] for name in (lines[0] if lines else ())}
 
 
-def missing(rows: Iterable[str], runs: Iterable[Mapping]) -> list[str]:
-    """The names of the rows that have no run."""
-    there = {run["row"]["name"] for run in runs}
-    return [name for name in rows if name not in there]
-
-
 def _json(path: Path) -> dict:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -60,107 +92,97 @@ def _json(path: Path) -> dict:
         raise ValueError(f"{path}: expected JSON, got a file that breaks off or is damaged ({error})") from error
 
 
-# ---- rows that differ in their seed alone ---------------------------------------------------------------------------
+def _broke_off(notebook: Path) -> bool:
+    """Whether papermill saw an exception in a notebook."""
+    return notebook.is_file() and bool(_json(notebook)["metadata"].get("papermill", {}).get("exception"))
 
 
-@dataclass(frozen=True)
-class Score(Summary):
-    """Mean and sd of the n rows of a group that were run, of all that were planned; so many failed."""
-
-    planned: int
-    failed: int
+# ---- arms: rows that agree in some columns and differ in their seed alone -------------------------------------------
 
 
-@dataclass(frozen=True)
-class Group:
-    """Rows that differ in their seed alone."""
-
-    keys: dict
-    rows: tuple[str, ...]  # names
-    runs: tuple[dict, ...]
-    failed: int
-
-    def by_seed(self, metric: str = "top1") -> dict[int, float]:
-        """{seed: number}, for gmmvit.paper.seeds.paired_gain."""
-        return {run["row"]["seed"]: run[metric] for run in self.runs}
-
-    def score(self, metric: str = "top1") -> Score:
-        """Mean, sd and n of a metric."""
-        found = summary(run[metric] for run in self.runs)
-        return Score(found.mean, found.sd, found.n, len(self.rows), self.failed)
-
-    def one(self, metric: str) -> int | float | None:
-        """A metric that all runs of the group share (parameters, MACs); None where there is no run."""
-        return self.runs[0][metric] if self.runs else None
+def where(rows: pd.DataFrame, test: Callable[[Row], bool]) -> pd.DataFrame:
+    """The rows whose Row passes a test."""
+    return rows[rows.row.map(test).astype(bool)]
 
 
-def group(rows: Mapping, runs: Iterable[dict], failed: Collection[str] = (), /, **keys) -> list[Group]:
-    """Rows {name: row} grouped by keys, each with the value of rows that do not name it: `mask="none", kernels=5`.
+def filled(rows: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows with the value of those that do not name a setting: `mask="none", kernels=5`."""
+    known = {key: rows[key].astype(object) if key in rows else pd.Series(math.nan, rows.index) for key in values}
+    return rows.assign(**{key: known[key].astype(object).where(known[key].notna(), values[key]) for key in values})
 
-    A row is a dict, or an object, with dataset, model, mask, recipe, seed and set; a key is one of these or one of the
-    settings in `set`. Groups come in the order of their first rows.
+
+def agree(rows: pd.DataFrame, keys: Mapping) -> pd.Series:
+    """Which rows have all these values."""
+    return pd.DataFrame({key: rows[key] == value for key, value in keys.items()}, rows.index).all(axis=1)
+
+
+def ordered(rows: pd.DataFrame, **orders: Iterable) -> pd.DataFrame:
+    """The rows sorted by some columns, each in the order given; rows that are alike stay in theirs."""
+    places = {key: {value: place for place, value in enumerate(order)} for key, order in orders.items()}
+    return rows.sort_values(list(orders), key=lambda column: column.map(places[column.name]), kind="stable")
+
+
+def scores(rows: pd.DataFrame, by: Sequence[str], **metrics: str) -> pd.DataFrame:
+    """A line for each arm: its keys, and of each metric <name>, <name>_sd (n - 1), <name>_n and <name>_state.
+
+    `metrics` are {name: metric}; without any, ours="top1". The state is empty where all rows were run; else "not run",
+    "failed", "2 of 3" or "2 of 3, 1 failed".
     """
-    there = {run["row"]["name"]: run for run in runs}
-    groups: dict[str, dict[int, str]] = {}  # the keys' values as JSON: {seed: name}
-    for name, row in rows.items():
-        fields = row if isinstance(row, Mapping) else vars(row)
-        known = {**keys, **(fields.get("set") or {}), **fields}
-        seeds = groups.setdefault(json.dumps([known[key] for key in keys]), {})
-        other = seeds.setdefault(fields.get("seed", 0), name)
-        if other != name:
-            raise ValueError(
-                f"expected rows that differ in {', '.join(keys)} or their seed, got {other!r} and {name!r}, which "
-                f"differ in something else: group by that as well, or leave one out"
-            )
-    return [
-        Group(
-            dict(zip(keys, json.loads(values), strict=True)),
-            tuple(seeds.values()),
-            tuple(there[name] for name in seeds.values() if name in there),
-            sum(name in failed and name not in there for name in seeds.values()),
+    groups, lines = _arms(rows, by), []
+    failed = groups.state.agg(lambda states: (states == FAILED).sum())
+    for name, metric in (metrics or {"ours": "top1"}).items():
+        found = _arms(rows.assign(value=_numbers(rows, metric)), by).value.agg(["mean", "std", "count"])
+        states = list(map(_state, found["count"], groups.size(), failed))
+        found["state"] = pd.Series(states, found.index, object)
+        lines.append(found.set_axis([name, f"{name}_sd", f"{name}_n", f"{name}_state"], axis=1))
+    return pd.concat(lines, axis=1).reset_index()
+
+
+def _state(n: int, planned: int, failed: int) -> str:
+    if not n:
+        return FAILED if failed else NOT_RUN
+    return "" if n == planned else f"{n} of {planned}" + (f", {failed} failed" if failed else "")
+
+
+def gains(rows: pd.DataFrame, base: Mapping, same: Sequence[str], metric: str = "top1") -> pd.DataFrame:
+    """What each arm gains over its base, paired over seeds: its keys, gain, gain_sd, gain_n, gain_low, gain_high, ...
+
+    gain_low and gain_high are the 95 % t interval of the mean difference, "verdict" says whether it leaves out 0. The
+    base of an arm agrees with it in the columns `same` and has the values of `base`, such as {"mask": "none"}.
+    """
+    rows, same = rows.assign(value=_numbers(rows, metric)), list(same)
+    plain = rows[agree(rows, base)]
+    arms = rows.drop(plain.index).merge(plain[same].drop_duplicates(), on=same)
+    over = arms.merge(plain[[*same, "seed", "value"]], on=[*same, "seed"], how="left", suffixes=("", "_base"))
+    found = _arms(over.assign(value=over.value - over.value_base), [*same, *base]).value.agg(["mean", "std", "count"])
+    mean, sd, n = (found[key] for key in found)
+    half = stats.t.ppf(0.975, n - 1) * sd / n**0.5
+    interval = {"gain_low": mean - half, "gain_high": mean + half}
+    found = found.set_axis(["gain", "gain_sd", "gain_n"], axis=1).assign(**interval, gain_state="")
+    found.loc[n == 0, "gain_state"] = NOT_RUN
+    beyond = (found.gain_low > 0) | (found.gain_high < 0)
+    return found.assign(verdict=beyond.map({True: LARGER, False: WITHIN}).where(n > 1, "–")).reset_index()
+
+
+def _numbers(rows: pd.DataFrame, metric: str) -> pd.Series:
+    return (rows[metric] if metric in rows else pd.Series(math.nan, rows.index)).astype(float)
+
+
+def _arms(rows: pd.DataFrame, by: Sequence[str]):
+    """Groups in the order of their first rows."""
+    alike = rows[rows.duplicated([*by, "seed"], keep=False)]
+    if len(alike):
+        first, second, *_ = [each.name for each in alike[agree(alike, alike[[*by, "seed"]].iloc[0])].row]
+        raise ValueError(
+            f"expected rows that differ in {', '.join(by)} or their seed, got {first!r} and {second!r}, which "
+            f"differ in something else: group by that as well, or leave one out"
         )
-        for values, seeds in groups.items()
-    ]
+    return rows.groupby(list(by), sort=False, dropna=False)
 
 
-def compare(groups: Iterable[Group], published: Iterable[Mapping], metric: str = "top1") -> list[dict]:
-    """A line for each group: its keys, published, ours (a Score), difference, parameters, MACs, depth.
-
-    The published number is in the column of the group's data set, in the row that agrees with all keys it has.
-    """
-    published, lines = list(published), []
-    for each in groups:
-        ours = each.score(metric)
-        theirs = look_up(published, each.keys, str(each.keys.get("dataset")))
-        difference = None if ours.mean is None or theirs is None else ours.mean - theirs
-        cost = {name: each.one(name) for name in ("parameters", "macs_paper", "macs", "depth")}
-        lines.append(each.keys | {"published": theirs, "ours": ours, "difference": difference} | cost)
-    return lines
-
-
-def look_up(published: Iterable[Mapping], keys: Mapping, dataset: str) -> float | None:
-    """The number in a data set's column of published rows, from the first row that has it and agrees with the keys."""
-    column = dataset.replace("-", "_")
-    for row in published:
-        if column in row and all(row[key] == value for key, value in keys.items() if key in row):
-            return row[column]
-    return None
-
-
-def gains(groups: Iterable[Group], base: Mapping, same: Iterable[str], metric: str = "top1") -> list[dict]:
-    """What each group gains over its base, paired over seeds: its keys and "gain" (a gmmvit.paper.seeds.Gain).
-
-    The base of a group agrees with it in the keys `same`, and has the values of `base`, such as {"mask": "none"}.
-    """
-    groups, same = list(groups), list(same)
-    bases = {
-        json.dumps([each.keys[key] for key in same]): each
-        for each in groups
-        if all(each.keys[key] == value for key, value in base.items())
-    }
-    lines = []
-    for each in groups:
-        against = bases.get(json.dumps([each.keys[key] for key in same]))
-        if against is not None and against is not each:
-            lines.append(each.keys | {"gain": paired_gain(each.by_seed(metric), against.by_seed(metric))})
-    return lines
+def beside(rows: pd.DataFrame, numbers: pd.DataFrame, on: Sequence[str], name: str = "published") -> pd.DataFrame:
+    """The rows with a column of published numbers (of gmmvit.paper.published), of those that agree in `on`."""
+    theirs = numbers[[*on, "published"]].rename(columns={"published": name}).astype(dict.fromkeys(on, object))
+    rows = rows.drop(columns=name, errors="ignore").astype(dict.fromkeys(on, object))
+    found = rows.merge(theirs, on=list(on), how="left")
+    return found.set_axis(rows.index)

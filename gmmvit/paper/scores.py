@@ -4,85 +4,64 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
+
+import pandas as pd
 
 from ..train.rows import Row, mask_hints, setting_name
 from .names import SCORES
 from .profiles import Params
-from .runs import group, history, runs
-from .seeds import Gain, Summary, paired_gain, summary
+from .runs import gains, history, runs, scores
 
-KEYS = ("dataset", "model", "mask", "recipe", "set")  # rows that agree in these differ in their seed alone
 WITHOUT_MASK = {"decay_masks", "transmix"}  # settings of a recipe that its plain counterpart does without
+PLAIN = {"mask": "none", "own": "{}"}  # what an arm is set against: the same without mask and TransMix
+SAME = ("dataset", "model", "recipe", "rest")
 HEAD = ("data set", "model", "mask", "n", "score", "mean ± sd", "over plain, paired over seeds [95 % interval]")
 CURVES = "epochs.csv"
 
 
-@dataclass(frozen=True)
-class Arm:
-    """Rows that differ in their seed alone and of which at least one was run."""
-
-    row: Row  # the first of them
-    settings: str  # that not all rows of the recipe on this data set share
-    planned: int
-    score: str
-    result: Summary
-    gain: Gain | None  # over the rows without a mask; None where there are none
-
-
-def arms(params: Params, folder: Path) -> list[Arm]:
-    """The arms of a profile that were run, in the order of its rows."""
-    groups = group(params.rows, runs(folder), **dict.fromkeys(KEYS))
-    known = {_key(each.keys): each for each in groups}
-    found = []
-    for each in (each for each in groups if each.runs):
-        row = params.rows[each.rows[0]]
-        score, base = row.recipe_settings.score, known.get(_key(_plain(row)))
-        ours, theirs = each.by_seed(score), base.by_seed(score) if base and base is not each else {}
-        gain = paired_gain(ours, theirs) if ours.keys() & theirs.keys() else None
-        result = summary(ours.values())
-        found.append(Arm(row, _settings(row, params.rows), len(each.rows), score, result, gain))
-    return found
+def scores_table(frame: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Rows below HEAD for gmmvit.cli.table: the arms that were run, in the order of the profile."""
+    both = [_settings(row) for row in frame.row]
+    told = [_told(row, list(frame.row)) for row in frame.row]
+    names = [row.recipe_settings.score for row in frame.row]
+    values = [line.get(name) for line, name in zip(frame.to_dict("records"), names, strict=True)]
+    own, rest = zip(*both, strict=True)
+    rows = frame.assign(own=own, rest=rest, told=told, score=names, value=values)
+    lines = scores(rows, [*SAME, *PLAIN, "told", "score"], ours="value")
+    lines = lines.merge(gains(rows, PLAIN, SAME, "value"), on=[*SAME, *PLAIN], how="left")
+    return [
+        (each.dataset, each.model, each.mask + each.told, str(each.ours_state or each.ours_n),
+         SCORES.get(each.score, each.score), _mean(each), _gain(each))
+        for each in lines[lines.ours_n > 0].itertuples()
+    ]  # fmt: skip
 
 
-def _key(keys: Mapping) -> str:
-    return json.dumps([keys[key] for key in KEYS], sort_keys=True)
-
-
-def _plain(row: Row) -> dict:
-    """The keys of the arm that a row is set against: the same without mask and TransMix."""
+def _settings(row: Row) -> tuple[str, str]:
+    """The row's settings of its mask and of TransMix, and the others, as texts."""
     own = WITHOUT_MASK | mask_hints(row.mask).keys()
-    return vars(row) | {"mask": "none", "set": {key: value for key, value in row.set.items() if key not in own}}
+    parts = ({key: value for key, value in row.set.items() if (key in own) == mine} for mine in (True, False))
+    first, second = (json.dumps(part, sort_keys=True) for part in parts)
+    return first, second
 
 
-def _settings(row: Row, rows: Mapping[str, Row]) -> str:
-    like = [each.set for each in rows.values() if (each.dataset, each.recipe) == (row.dataset, row.recipe)]
+def _told(row: Row, rows: Collection[Row]) -> str:
+    """What is said behind the mask: the recipe, and the settings that not all its rows on this data set share."""
+    like = [each.set for each in rows if (each.dataset, each.recipe) == (row.dataset, row.recipe)]
     own = {key: value for key, value in row.set.items() if any(key not in s or s[key] != value for s in like)}
-    return ", ".join(setting_name(*setting) for setting in own.items())
+    words = [row.recipe] * (row.recipe != "short") + [setting_name(*setting) for setting in own.items()]
+    return f" ({', '.join(words)})" if words else ""
 
 
-def scores_table(found: list[Arm]) -> list[tuple[str, ...]]:
-    """Rows below HEAD for gmmvit.cli.table."""
-    lines = []
-    for arm in found:
-        words = [arm.row.recipe] * (arm.row.recipe != "short") + [arm.settings] * bool(arm.settings)
-        mask = arm.row.mask + (f" ({', '.join(words)})" if words else "")
-        n = f"{arm.result.n}" if arm.result.n == arm.planned else f"{arm.result.n} of {arm.planned}"
-        name = SCORES.get(arm.score, arm.score)
-        lines.append((arm.row.dataset, arm.row.model, mask, n, name, _mean(arm.result), _gain(arm.gain)))
-    return lines
+def _mean(line) -> str:
+    return f"{line.ours:.2f}" + (f" ± {line.ours_sd:.2f}" if line.ours_n > 1 else "")
 
 
-def _mean(found: Summary) -> str:
-    return f"{found.mean:.2f}" + ("" if found.sd is None else f" ± {found.sd:.2f}")
-
-
-def _gain(gain: Gain | None) -> str:
-    if gain is None:
+def _gain(line) -> str:
+    if not line.gain_n > 0:
         return ""
-    return f"{gain.mean:+.2f}" + ("" if gain.low is None else f" [{gain.low:+.2f}, {gain.high:+.2f}]")
+    return f"{line.gain:+.2f}" + (f" [{line.gain_low:+.2f}, {line.gain_high:+.2f}]" if line.gain_n > 1 else "")
 
 
 def write_curves(params: Params, folder: Path) -> Path:

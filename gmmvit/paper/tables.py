@@ -1,4 +1,8 @@
-"""Tables of results as Markdown, HTML and CSV, each number written in one way."""
+"""Tables of results as Markdown, HTML and CSV: titles and formats of columns by key, each number written in one way.
+
+A number of ours is `key`, with `key_sd`, `key_n`, `key_low` and `key_high` where it is of several seeds; `key_state` is
+the word that stands where it is missing: "not run", "failed", "not in this profile".
+"""
 
 from __future__ import annotations
 
@@ -7,73 +11,117 @@ import html
 import io
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from .runs import Score
-from .seeds import Gain, Summary
+import pandas as pd
+
+from .names import DATASETS, SCORES, readable
+from .runs import LARGER, NOT_RUN, WITHIN
 
 SMOKE = "smoke run: numbers mean nothing"
-NOT_RUN, FAILED, ABSENT, UNKNOWN = "not run", "failed", "not in this profile", "not established"
-STATES = (NOT_RUN, FAILED, ABSENT, UNKNOWN)  # words that stand where a number would
+ABSENT, UNKNOWN = "not in this profile", "not established"  # states beside those of gmmvit.paper.runs
 SHORT = 40  # letters of a cell that is not broken into lines
+AHEAD, BEHIND = "Ahead by more than the seeds' spread", "Behind by more than the seeds' spread"
+LEVEL, SINGLE = "Not to be told from zero", "Of one seed, of which nothing can be said"
+MEAN, GAIN = "ours, mean ± sd (n)", "gain: ours [95 % interval] (n)"
+TITLES = {  # of columns, by key; a format stands beside a title where it is not .2f
+    "dataset": "data set",
+    "group": "what is varied",
+    "label": ("arm", "d"),
+    "series": "of these",
+    "ours": "ours: mean ± sd (n)",
+    "difference": ("difference", "+.2f"),
+    "gain": ("our gain [95 % interval] (n)", "+.2f"),
+    "verdict": "paired over seeds",
+    "parameters": ("parameters", ",d"),
+    "parameters_M": ("parameters (M): published", ".1f"),
+    "macs_M": ("MACs, all (M)", ".1f"),
+    "macs_paper_M": ("MACs, paper's count (M)", ".1f"),
+    "depth": ("depth", "d"),
+    "kernels": ("kernels, as published", "d"),
+    "layer": ("layer", "d"),
+} | {key.replace("-", "_"): title for key, title in (DATASETS | SCORES).items()}
 
 
-@dataclass(frozen=True)
 class Column:
-    """A column: its key in the lines, its title, and the format of its numbers."""
+    """A column: its key in the lines, its title, and the format of its numbers; as in TITLES where none is given."""
 
-    key: str
-    title: str
-    form: str = ".2f"
+    def __init__(self, key: str, title: str | None = None, form: str = ""):
+        known = TITLES.get(key, key)
+        known = (known, ".2f") if isinstance(known, str) else known
+        self.key, self.title, self.form = key, known[0] if title is None else title, form or known[1]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Table:
-    """Lines {key: text, number, Summary, Score or Gain} under columns, and a note that is printed with them."""
+    """Lines {key: text or number} under columns (keys, or Columns), and a note that is printed with them.
 
-    columns: list[Column]
-    lines: list[dict]
+    A line that tells nothing of ours is counted instead of printed, unless all are to be shown: a published table's.
+    """
+
+    columns: list
+    lines: list
     note: str = ""
+    shown: bool = field(default=False, kw_only=True)  # also lines that were not run
+
+    def __post_init__(self):
+        self.columns = [Column(each) if isinstance(each, str) else each for each in self.columns]
+        self.lines = self.lines.to_dict("records") if isinstance(self.lines, pd.DataFrame) else list(self.lines)
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
 
     def cells(self) -> list[list[str]]:
         """Every cell as text."""
-        return [[text(line.get(column.key), column.form) for column in self.columns] for line in self.lines]
+        return [[cell(line, column.key, column.form) for column in self.columns] for line in self.lines]
 
-    def md(self) -> str:
-        """GitHub's Markdown."""
+    def _printed(self) -> list[list[str]]:
+        return [cells for cells, line in zip(self.cells(), self.lines, strict=True) if self.shown or not _idle(line)]
+
+    def rest(self, link: str = "") -> str:
+        """A sentence on the lines that are not printed; `link` is where all of them are."""
+        hidden = len(self.lines) - len(self._printed())
+        where = f"; all are in {link}" if link else ""
+        return f"{hidden} of {len(self.lines)} lines were not run{where}." if hidden else ""
+
+    def md(self, name: str = "") -> str:
+        """GitHub's Markdown; `name` is that of the CSV file beside it."""
         head = [[c.title for c in self.columns], ["---" if self._words(c) else "---:" for c in self.columns]]
-        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in head + self.cells()]
-        return "\n".join([*([f"**{self.note}**", ""] if self.note else []), *lines]) + "\n"
+        lines = ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in head + self._printed()]
+        rest = self.rest(f"[{name}.csv]({name}.csv)" if name else "")
+        return "\n".join([*([f"**{self.note}**", ""] * bool(self.note)), *lines, *(["", rest] * bool(rest))]) + "\n"
 
-    def html(self) -> str:
+    def html(self, name: str = "") -> str:
         """A <table>, its note as caption; cells of numbers have the class "number"."""
         aligned = {True: ' style="text-align: left"', False: ' class="number" style="text-align: right"'}
         kinds = [aligned[self._words(column)] for column in self.columns]
 
         def row(tag: str, cells: Iterable[str]) -> str:
             inside = zip(kinds, cells, strict=True)
-            return (
-                "<tr>"
-                + "".join(f"<{tag}{kind}{_whole(tag, c)}>{html.escape(c)}</{tag}>" for kind, c in inside)
-                + "</tr>"
-            )
+            made = "".join(f"<{tag}{kind}{_whole(tag, c)}>{html.escape(c)}</{tag}>" for kind, c in inside)
+            return f"<tr>{made}</tr>"
 
         lines = ["<table>"] + ([f"<caption>{html.escape(self.note)}</caption>"] if self.note else [])
         lines += ["<thead>", row("th", [column.title for column in self.columns]), "</thead>"]
-        lines += ["<tbody>", *(row("td", cells) for cells in self.cells()), "</tbody>", "</table>"]
-        return "\n".join(lines) + "\n"
+        lines += ["<tbody>", *(row("td", cells) for cells in self._printed()), "</tbody>", "</table>"]
+        rest = self.rest(f"<code>tables/{html.escape(name)}.csv</code>" if name else "")
+        return "\n".join(lines + [f"<p>{rest}</p>"] * bool(rest)) + "\n"
 
     def csv(self) -> str:
-        """For programs: plain numbers; a Score as <key>, <key>_sd and <key>_n; the note in a column of its own."""
-        lines = []
-        for line in self.lines:
-            cells = [_plain(column, line.get(column.key)) for column in self.columns]
-            note = {"note": self.note} if self.note else {}
-            lines.append({name: value for cell in cells for name, value in cell.items()} | note)
+        """For programs: numbers, and states in columns of their own; the note too."""
+        parts = ("", "_sd", "_n", "_low", "_high", "_state")
+        keys = [(c.key + part, c.form) for c in self.columns for part in parts]
+        lines = [
+            {key: _plain(line[key], "d" if key.endswith("_n") else form) for key, form in keys if key in line}
+            | ({"note": self.note} if self.note else {})
+            for line in self.lines
+        ]
+        there = {key for line in lines for key in line}
+        own = {column.key for column in self.columns}
+        names = [key for key, _ in keys if key in there | own] + ["note"] * bool(self.note and lines)
         buffer = io.StringIO()
-        names = dict.fromkeys(name for line in lines for name in line)
-        writer = csv.DictWriter(buffer, names or [column.key for column in self.columns], lineterminator="\n")
+        writer = csv.DictWriter(buffer, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
         return buffer.getvalue()
@@ -81,52 +129,49 @@ class Table:
     def save(self, folder: str | Path, name: str) -> None:
         """Writes <name>.md and <name>.csv."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        for suffix, content in (("md", self.md()), ("csv", self.csv())):
+        for suffix, content in (("md", self.md(name)), ("csv", self.csv())):
             (Path(folder) / f"{name}.{suffix}").write_text(content, encoding="utf-8")
 
     def _repr_html_(self) -> str:  # how Jupyter shows it
         return self.html()
 
     def _words(self, column: Column) -> bool:
-        """Whether a column has words of its own: where they only stand for a number they are aligned like one."""
-        values = [line.get(column.key) for line in self.lines]
-        return any(isinstance(value, str) and value not in STATES for value in values)
+        """Whether a column has words: where they only stand for a number they are aligned like one."""
+        return any(isinstance(line.get(column.key), str) for line in self.lines)
 
 
-def text(value: object, form: str = ".2f") -> str:
-    """A value as every table and figure writes it: "–" for none, a true minus, mean ± sd (n), gain [95 % interval].
+def cell(line: Mapping, key: str, form: str = ".2f") -> str:
+    """A cell as text: a number, its mean ± sd (n), its gain [95 % interval] (n), or the word in its place.
 
     One seed has neither sd nor interval: its number and (1) alone.
     """
-    if isinstance(value, Summary):
-        return _summary(value, form) if value.n else FAILED if getattr(value, "failed", 0) else NOT_RUN
-    if value is None:
+    value, sd, low, n = (line.get(key + part) for part in ("", "_sd", "_low", "_n"))
+    state = _state(line, key)
+    if missing(value):
+        return state or "–"
+    if missing(n):
+        return text(value, form)
+    spread = "" if missing(sd) else f" ± {text(sd, form.lstrip('+'))}"
+    if f"{key}_low" in line:
+        spread = "" if missing(low) else f" [{text(low, form)} to {text(line[f'{key}_high'], form)}]"
+    return f"{text(value, form)}{spread} ({state or int(n)})"
+
+
+def text(value: object, form: str = ".2f") -> str:
+    """A value as every table and figure writes it: "–" for none, a true minus, which a rounded zero does not have."""
+    if missing(value):
         return "–"
-    return _number(value, form) if isinstance(value, int | float) else str(value)
-
-
-def _summary(value: Summary, form: str) -> str:
-    some, spread = f"{value.n}", ""
-    if isinstance(value, Score) and value.n < value.planned:
-        some += f" of {value.planned}" + (f", {value.failed} failed" if value.failed else "")
-    if isinstance(value, Gain):
-        spread = "" if value.low is None else f" [{text(value.low, form)} to {text(value.high, form)}]"
-    elif value.sd is not None:
-        spread = f" ± {text(value.sd, form.lstrip('+'))}"
-    return f"{text(value.mean, form)}{spread} ({some})"
-
-
-def _number(value: float, form: str) -> str:
-    """With a true minus, which a number that is rounded to zero does not have."""
-    written = format(value, form)
+    if isinstance(value, str):
+        return value
+    written = format(_whole_number(value, form), form)
     if value < 0 and not set(written) & set("123456789"):
         written = format(0 * abs(value), form)
     return written.replace("-", "\N{MINUS SIGN}")
 
 
-def _whole(tag: str, cell: str) -> str:
-    """Keeps a short cell of a notebook's table in one line: Jupyter and GitHub understand the old attribute alone."""
-    return " nowrap" if tag == "td" and len(cell) <= SHORT else ""
+def missing(value: object) -> bool:
+    """Whether there is no value: None or NaN."""
+    return value is None or value != value
 
 
 def span(values: Iterable[float], form: str = ".2f") -> str:
@@ -136,28 +181,83 @@ def span(values: Iterable[float], form: str = ".2f") -> str:
     return " to ".join(ends)
 
 
-def _plain(column: Column, value: object) -> dict:
-    """A cell as columns of a CSV file."""
-    key, form = column.key, column.form.replace(",", "").lstrip("+")
-    if isinstance(value, Summary):
-        state = "" if value.n else text(value)
-        named = {key: state if value.mean is None else value.mean, f"{key}_sd": value.sd, f"{key}_n": value.n}
-        if isinstance(value, Gain):
-            named |= {f"{key}_low": value.low, f"{key}_high": value.high}
-    else:
-        named = {key: value}
-    return {
-        name: "" if each is None else format(each, form) if isinstance(each, float) else each
-        for name, each in named.items()
-    }
+def _idle(line: Mapping) -> bool:
+    """Whether a line has nothing of ours, because it was not run."""
+    ours = [key.removesuffix("_n") for key in line if key.endswith("_n")]
+    states = {_state(line, key) for key in ours if missing(line[key])}
+    return NOT_RUN in states and states <= {NOT_RUN, ""} and all(missing(line[key]) for key in ours)
 
 
-def pivot(lines: Iterable[Mapping], by: str, columns: Iterable[Column], index: Iterable[Column]) -> Table:
+def _state(line: Mapping, key: str) -> str:
+    """The word in place of a number; a frame has NaN where a line has none."""
+    state = line.get(f"{key}_state")
+    return "" if missing(state) else state
+
+
+def _plain(value: object, form: str) -> object:
+    """A value in a CSV file."""
+    if missing(value):
+        return ""
+    if isinstance(value, str):
+        return value
+    return format(_whole_number(value, form), form.replace(",", "").lstrip("+"))
+
+
+def _whole_number(value: float, form: str) -> float:
+    """A column of whole numbers of which some are missing is one of floats."""
+    return int(value) if form.endswith("d") else value
+
+
+def _whole(tag: str, cell: str) -> str:
+    """Keeps a short cell of a notebook's table in one line: Jupyter and GitHub understand the old attribute alone."""
+    return " nowrap" if tag == "td" and len(cell) <= SHORT else ""
+
+
+def pivot(lines: pd.DataFrame, by: str, columns: Iterable[Column], index: Iterable) -> Table:
     """One line for each value of the index, and the columns once for each value of `by`, which heads their titles."""
-    lines, columns, index, wide = list(lines), list(columns), list(index), {}
-    values = list(dict.fromkeys(line[by] for line in lines))
-    for line in lines:
-        row = wide.setdefault(tuple(line[column.key] for column in index), {c.key: line[c.key] for c in index})
-        row |= {f"{line[by]} {column.key}": line[column.key] for column in columns}
+    index, wide = [Column(each) if isinstance(each, str) else each for each in index], {}
+    for line in lines.to_dict("records"):
+        keys = {column.key: line.pop(column.key) for column in index}
+        value, row = line.pop(by), wide.setdefault(tuple(keys.values()), keys)
+        row |= {f"{value} {key}": each for key, each in line.items()}
+    values = lines[by].unique()
     spread = [Column(f"{v} {c.key}", f"{v} {c.title}".strip(), c.form) for v in values for c in columns]
     return Table([*index, *spread], list(wide.values()))
+
+
+# ---- gains, of every paper ------------------------------------------------------------------------------------------
+
+
+def gains_table(points: pd.DataFrame, arm: str = "arm") -> Table:
+    """Published gain | our gain with its 95 % interval | whether it is larger than the seeds' spread."""
+    columns = ["dataset", "model", Column("arm", arm), Column("published", "published gain", "+.2f"), "gain", "verdict"]
+    return Table(columns, readable(points))
+
+
+def gains_found(points: pd.DataFrame, ours: Iterable[int], theirs: int = 0) -> str:
+    """A sentence on gains: which are larger than the seeds' spread, and which have another sign than published.
+
+    `ours` and `theirs` are the passes over the training images; `theirs` 0 where that is nothing to be said.
+    """
+    kinds: dict[str, list[str]] = {}
+    for point in points.to_dict("records"):
+        gain, published = point["gain"], point.get("published")
+        if missing(gain):
+            continue
+        words = f"{point['label']} {cell(point, 'gain', '+.2f')}"
+        if point["verdict"] == LARGER and not missing(published) and published * gain < 0:
+            words += f", published {text(published, '+.2f')}"
+        kind = {LARGER: AHEAD if gain > 0 else BEHIND, WITHIN: LEVEL}.get(point["verdict"], SINGLE)
+        kinds.setdefault(kind, []).append(words)
+    if not kinds:
+        return ""
+    found = [f"{kind}: {'; '.join(kinds[kind])}." for kind in (AHEAD, BEHIND, LEVEL, SINGLE) if kind in kinds]
+    ours = set(ours)
+    short = f" The paper makes {theirs}, so this is no test of its claim." * (max(ours) < theirs)
+    return f"Ours, after {span(ours, 'd')} pass{'es' * (ours != {1})} over the images. {' '.join(found)}{short}"
+
+
+def passes(rows: pd.DataFrame) -> set[int]:
+    """How many passes the rows that were run made over their training images."""
+    recipes = [row.recipe_settings for row, state in zip(rows.row, rows.state, strict=True) if state == "done"]
+    return {recipe.total_epochs * recipe.passes for recipe in recipes}

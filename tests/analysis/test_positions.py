@@ -12,7 +12,7 @@ from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 import gmmvit
 from gmmvit.analysis.positions import position_biases, reset_positions, sliced
 from gmmvit.models import create_model
-from gmmvit.paper.erf_tables import centre_fits
+from gmmvit.paper.gab import centre_fits
 from gmmvit.train.start import position_parameters
 
 SMALL = dict(img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, num_classes=5)

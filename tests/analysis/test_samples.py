@@ -10,7 +10,7 @@ from gmmvit.analysis.fields import effective_receptive_field
 from gmmvit.analysis.masks import STEPS, masking
 from gmmvit.analysis.samples import IMAGES, attention_heat, samples
 from gmmvit.core.maps import attention_maps
-from gmmvit.paper import mask_plots
+from gmmvit.paper import pictures
 from gmmvit.paper import runs as results
 from gmmvit.train import learned, train
 from gmmvit.train.classify import Classification
@@ -55,7 +55,7 @@ def test_scores_are_what_the_mask_in_the_middle_met(share, tmp_path):
         model(image)
     (attention,) = maps.values()
     np.testing.assert_allclose(steps["softmax(M ⊙ S)"], attention[0, 0], atol=0.02)
-    assert len(mask_plots.steps(steps, STEPS).axes) == 8
+    assert len(pictures.steps(steps, STEPS).axes) == 8
 
 
 @pytest.mark.parametrize("mask", ["none", "gab"])

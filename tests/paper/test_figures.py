@@ -3,36 +3,18 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gmmvit.analysis import masks as analysis
-from gmmvit.paper import (
-    ablation,
-    dense_plots,
-    dense_tables,
-    figures,
-    gab_arms,
-    gab_plots,
-    gab_tables,
-    main_table,
-    mask_plots,
-    method,
-    notebook,
-    plots,
-    position_plots,
-    project,
-    transmix_plots,
-    transmix_tables,
-)
-from gmmvit.paper import costs as bench_tables
+from gmmvit.paper import charts, costs, dense, gab, gmm, notebook, pictures, project, transmix
 from gmmvit.paper import views as erf_views
-from gmmvit.paper.runs import history
-from gmmvit.paper.seeds import Gain
+from gmmvit.paper.runs import DONE, frame, history
 from gmmvit.paper.tables import SMOKE
 from gmmvit.paper.views import LAST
 
-MODULES = (plots, mask_plots, position_plots, gab_plots, transmix_plots, dense_plots)
+MODULES = (charts, pictures)
 DPI = (200, 72)  # of PNG and of PDF
 INCH = 0.01  # the edge of a letter may lie on that of the canvas
 
@@ -49,66 +31,68 @@ def motivation(profile):
     elm, middle, run = masks(profile)
     weights = {name: mask.weight() for name, mask in elm.items()}
     few = {name: elm[name] for name in list(elm)[:3]}
-    fits = method.fitted(few, most=5)
+    fits = gmm.fitted(few, most=5)
     best = list(few)[-1]
     scores = notebook.arrays_drawn(run)["scores"]
-    yield mask_plots.mask_grid(weights)
-    yield mask_plots.mask_grid({"layer 5": middle.weight()}, middle.grid, (4, 4))
-    yield mask_plots.decay(analysis.regularities(weights[best], elm[best].grid), [fits[best][0][k] for k in (0, 1, 4)])
-    yield mask_plots.r2_by_kernels({f"layer {n}": fits[best] for n in range(1, 10)})
-    yield mask_plots.reverse_convolution(analysis.relative_kernel(weights[best][0], elm[best].grid))
-    yield mask_plots.mixture(analysis.mixing(middle))
-    yield mask_plots.steps(analysis.masking(scores, middle), analysis.STEPS)
+    yield pictures.mask_grid(weights)
+    yield pictures.mask_grid({"layer 5": middle.weight()}, middle.grid, (4, 4))
+    yield charts.decay(analysis.regularities(weights[best], elm[best].grid), [fits[best][0][k] for k in (0, 1, 4)])
+    yield charts.r2_by_kernels({f"layer {n}": fits[best] for n in range(1, 10)})
+    yield pictures.reverse_convolution(analysis.relative_kernel(weights[best][0], elm[best].grid))
+    yield pictures.mixture(analysis.mixing(middle))
+    yield pictures.steps(analysis.masking(scores, middle), analysis.STEPS)
 
 
 def tables(profile):
+    rows = frame(profile)
+    yield charts.gains(gmm.main_gains(rows))
+    histories = [history(folder) for folder in rows[rows.state == DONE].folder[:6]]
+    yield charts.by_epoch(
+        [{"title": "CIFAR-10", "score": "top1", "arms": {"plain": histories[:3], "GMM": histories[3:]}}]
+    )
+    yield charts.learning_curve(histories[0])
+    for arms in (gmm.initialisations, gmm.others, gmm.depths):
+        yield charts.arms(gmm.compared(arms(rows))[0])
     known = notebook.records(profile)
-    rows, runs, failed, _ = known
-    groups = main_table.main_groups(rows, runs, failed, masks=("none", "gmm", "elm", "gab"))
-    points = main_table.gain_points(groups, main_table.published_main())
-    yield plots.gains([point | {"label": f"{point['model']}, {point['arm']}"} for point in points])
-    histories = [history(run["folder"]) for run in runs[:6]]
-    yield plots.learning_curves({"plain": histories[:3], "GMM": histories[3:]}, "CIFAR-10")
-    yield plots.learning_curve(history(runs[0]["folder"]))
-    for arms in (ablation.initialisations, ablation.others, ablation.depths):
-        found = ablation.points(arms(rows, runs, failed))
-        yield plots.arms(found) if found else None
-    views = erf_views.views(rows, runs)
+    views = erf_views.views(known.rows, known.runs)
     fields = {view.label: view.fields for view in views if view.fields}
-    yield position_plots.fields(fields)
-    yield position_plots.fields({"untrained ViT-Ti": {"before\nthe norm": next(iter(fields.values()))[LAST]}})
+    yield pictures.fields(fields)
+    yield pictures.fields({"untrained ViT-Ti": {"before\nthe norm": next(iter(fields.values()))[LAST]}})
 
 
 def made_up(_):
-    several = {count: Gain(0.2 * count - 1, 0.3, 3, 0.2 * count - 1.7, 0.2 * count - 0.3) for count in (1, 5, 10)}
-    found = {name: {"ours": several, "published": {2: 0.6, 5: 0.58, 10: 0.59}} for name in ("cifar10", "tiny-imagenet")}
-    yield plots.kernels(found)
+    ours = [
+        (name, k, 0.2 * k - 1, 0.2 * k - 1.7, 0.2 * k - 0.3)
+        for name in ("cifar10", "tiny-imagenet")
+        for k in (1, 5, 10)
+    ]
+    ours = pd.DataFrame(ours, columns=["dataset", "label", "gain", "gain_low", "gain_high"])
+    yield charts.kernels(ours, gmm.published_kernel_gains())
     masks = notebook.bench("masks")
-    yield plots.throughput(*bench_tables.rates(masks))
+    yield charts.throughput(*costs.rates(masks))
     images, heat = np.random.default_rng(0).random((5, 32, 32, 3)), np.random.default_rng(1).random((5, 32, 32))
-    yield mask_plots.heat_maps(images, {"no mask": heat, "ELM": heat, "GMM": heat})
+    yield pictures.heat_maps(images, {"no mask": heat, "ELM": heat, "GMM": heat})
     quantiles = {f"shift_q{q}": [0.1 * i, 0.2 * i] for i, q in enumerate(("05", "25", "50", "75", "95"))}
     curve = {"epoch": [1, 2]} | quantiles
-    yield transmix_plots.shifts({f"{name}: CIFAR-10": [curve] for name in ("ViT", "ViT, GMM", "CaiT", "PiT")})
+    yield charts.shifts({f"{name}: CIFAR-10": [curve] for name in ("ViT", "ViT, GMM", "CaiT", "PiT")})
 
 
 def smoke(profile):
-    rows, runs, failed, _ = notebook.records(profile)
-    biased = erf_views.with_biases(erf_views.views(rows, runs))
+    known, rows = notebook.records(profile), frame(profile)
+    biased = erf_views.with_biases(erf_views.views(known.rows, known.runs))
     first = biased[0].biases["layer 5"]
-    yield position_plots.slicing(first)
-    yield position_plots.seen_by_queries({"untrained": first, "trained": first})
-    yield position_plots.seen_by_the_centre(erf_views.summed(biased))
-    groups = gab_arms.gab_groups(rows, runs, failed)
-    yield plots.gains(gab_tables.gain_points(gab_arms.head_groups(groups)))
-    yield gab_plots.learned_layers(gab_tables.learned_layers(gab_arms.head_groups(groups)))
-    (mixed, *_) = (run for run in runs if "mix_images" in notebook.arrays_drawn(run))
-    yield transmix_plots.mixed_images(transmix_tables.mixed_images(notebook.arrays_drawn(mixed))[:6])
-    rows, runs, failed, _ = notebook.records(profile, dense=True)
-    groups = dense_tables.dense_groups(rows, runs, failed)
-    yield dense_plots.curves(dense_tables.curves(groups))
-    yield dense_plots.detections(dense_tables.pictures(groups, "detection"))
-    yield dense_plots.segmentations(dense_tables.pictures(groups, "segmentation"))
+    yield pictures.slicing(first)
+    yield pictures.seen_by_queries({"untrained": first, "trained": first})
+    yield pictures.seen_by_the_centre(erf_views.summed(biased))
+    heads = gab.heads(gab.arms(rows))
+    yield charts.gains(gab.gain_points(heads))
+    yield charts.learned_layers(gab.learned_layers(heads))
+    (mixed, *_) = (run for run in known.runs if "mix_images" in notebook.arrays_drawn(run))
+    yield pictures.mixed_images(transmix.mixed_images(notebook.arrays_drawn(mixed))[:6])
+    found = dense.arms(rows)
+    yield charts.by_epoch(dense.curves(found))
+    yield pictures.detections(dense.pictures(found, "detection"))
+    yield pictures.segmentations(dense.pictures(found, "segmentation"))
 
 
 SOURCES = [(tables, "cpu"), (tables, "smoke"), (motivation, "cpu"), (motivation, "smoke")]
@@ -150,7 +134,7 @@ def test_nothing_is_cut_off_and_everything_has_a_name(source, profile):
     for number, figure in enumerate(source(profile)):
         if figure is None:
             continue
-        figures.settle(figure)
+        charts.settle(figure)
         beyond = {dpi: cut_off(figure, dpi) for dpi in DPI}
         assert max(beyond.values()) <= INCH, (number, beyond)
         assert not nameless(figure), number

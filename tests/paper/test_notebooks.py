@@ -13,8 +13,7 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from gmmvit.paper import notebook, plots, project
-from gmmvit.paper.figures import Figure
+from gmmvit.paper import charts, notebook, project
 from gmmvit.paper.tables import Column, Table
 from gmmvit.train.rows import Row
 
@@ -236,8 +235,8 @@ def test_what_is_shown_is_saved_with_its_note_and_what_is_missing_is_said(tmp_pa
     table = Table([Column("a", "a")], [{"a": 1.0}])
     notebook.show(table, tmp_path, "x-table", "smoke run")
     assert "smoke run" in (tmp_path / "tables" / "x-table.md").read_text()
-    figure = plots.throughput({"one": 1.0, "two": 2.0})
-    assert isinstance(figure, Figure)
+    figure = charts.throughput({"one": 1.0, "two": 2.0})
+    assert isinstance(figure, charts.Figure)
     width, height = figure.get_size_inches()
     notebook.show(figure, tmp_path, "x-figure", "smoke run")
     assert (tmp_path / "figures" / "x-figure.png").stat().st_size > 1000

@@ -154,7 +154,7 @@ def test_the_kernel_is_the_environments_own(at_rest):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module, made", [("paper/plots.py", set()), ("analysis/fields.py", {"analyse@tiny"}), ("bench/harness.py", set())]
+    "module, made", [("paper/charts.py", set()), ("analysis/fields.py", {"analyse@tiny"}), ("bench/harness.py", set())]
 )
 def test_neither_a_plot_nor_how_a_field_is_computed_trains_anything_anew(at_rest, module, made):
     path = at_rest / "gmmvit" / module

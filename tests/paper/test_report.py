@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from gmmvit.cli import main
 from gmmvit.paper import notebook, report
-from gmmvit.paper.plots import throughput
+from gmmvit.paper.charts import throughput
 from gmmvit.paper.profiles import Params
 from gmmvit.paper.report_cells import page_size
 from gmmvit.paper.tables import SMOKE, Column, Table

@@ -13,7 +13,8 @@ import yaml
 
 from gmmvit.cli import main
 from gmmvit.paper.profiles import Params
-from gmmvit.paper.scores import arms, scores_table, write_curves
+from gmmvit.paper.runs import of, runs
+from gmmvit.paper.scores import scores_table, write_curves
 from gmmvit.train.record import write_scores
 from gmmvit.train.rows import Row
 
@@ -48,7 +49,7 @@ def three_seeds(tmp_path):
 def test_an_arm_has_its_mean_spread_and_paired_gain(three_seeds):
     params, folder, lone = three_seeds
     ran(folder, lone, 60.5)
-    plain, masked, fewer = scores_table(arms(params, folder))
+    plain, masked, fewer = scores_table(of(params.rows, runs(folder)))
     means = {mask: f"{fmean(values):.2f} ± {stdev(values):.2f}" for mask, values in TOP1.items()}
     assert plain == ("cifar10", "vit", "none", "3", "top-1", means["none"], "")
     # gains 2, 1, 3: mean 2, sd 1, t(0.975, 2) = 4.3027
@@ -71,8 +72,8 @@ def test_transmix_is_set_against_the_same_without_it_and_other_settings_are_not(
     other = Row("cifar10", "vit", "gmm", "gmm")  # another recipe: no plain row beside it
     for row, value in ((token, 50.0), (mixed, 51.5), (other, 90.0)):
         ran(tmp_path, row, value)
-    found = arms(profile(Row("cifar10", "vit"), token, mixed, other), tmp_path)
-    assert [arm.gain and arm.gain.mean for arm in found] == [None, 1.5, None]
+    rows = profile(Row("cifar10", "vit"), token, mixed, other).rows
+    assert [line[-1] for line in scores_table(of(rows, runs(tmp_path)))] == ["", "+1.50", ""]
 
 
 def test_the_verb_prints_them_and_says_how_many_rows_were_run(three_seeds, monkeypatch, capsys):

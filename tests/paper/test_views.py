@@ -13,8 +13,8 @@ from gmmvit import attach
 from gmmvit.analysis import drawn
 from gmmvit.analysis.fields import fit_gaussian
 from gmmvit.models import create_model
-from gmmvit.paper.erf_tables import fields_table, fit_field, fits_table, published_fits_table
-from gmmvit.paper.position_plots import fields, seen_by_queries, seen_by_the_centre, slicing
+from gmmvit.paper.gab import fields_table, fit_field, fits_table, published_fits_table
+from gmmvit.paper.pictures import fields, seen_by_queries, seen_by_the_centre, slicing
 from gmmvit.paper.published import table
 from gmmvit.paper.views import LAST, LOOKED, RESET, View, summed, views, with_biases
 from gmmvit.train import learned
@@ -100,12 +100,12 @@ def test_the_tables_hold_published_and_our_fits(project):
     lines = fields_table(found).lines
     ours, theirs = lines[: -len(published)], lines[-len(published) :]  # ours first: who opens the table sees them
     assert [line["model"] for line in theirs] == [row["model"] for row in published]
-    assert {line["ours_r2"] for line in theirs} == {"not run"}
+    assert {line["ours_r2_state"] for line in theirs} == {"not run"}
     assert [round(line["ours_sigma_x"], 2) for line in ours] == [3.0, 1.0, 2.0, 1.0]
     assert [line["model"] for line in ours[-2:]] == [found[1].label, f"{found[1].label}, positions re-initialised"]
     first = published_fits_table(found).lines[0]
     assert (first["layer"], first["vit_relpos_small_patch16_224_r2"]) == (1, 0.731)
-    assert {first[key] for key in first if key.endswith("_ours")} == {"not run"}
+    assert [first[key] for key in first if key.endswith("_ours_state")] == ["not run"] * 3
 
 
 def test_published_widths_have_the_decimals_that_are_printed():
@@ -129,7 +129,7 @@ def test_the_published_weights_stand_beside_the_published_fits_once_they_were_lo
     (line,) = (line for line in fields_table([seen]).lines if line["model"] == name)
     assert (line["ours_sigma_x"], line["published_sigma_x"]) == (pytest.approx(6, abs=0.01), 5.381)
     trained_elsewhere = seen._replace(dataset="pets")
-    assert published_fits_table([trained_elsewhere]).lines[0][f"{name}_ours"] == "not run"
+    assert published_fits_table([trained_elsewhere]).lines[0][f"{name}_ours_state"] == "not run"
 
 
 def test_a_field_is_fitted_as_it_is_and_its_scale_does_not_matter():

@@ -5,9 +5,10 @@ import pytest
 
 import gmmvit
 from gmmvit.core.masks import GaussianBias
-from gmmvit.paper import gab_arms, gab_plots, gab_tables, published
-from gmmvit.paper.gab_arms import gab_groups, head_groups, size_groups
+from gmmvit.paper import charts, gab, published, runs
+from gmmvit.paper.gab import heads, sizes
 from gmmvit.paper.names import SIZES
+from gmmvit.paper.tables import gains_table
 from gmmvit.train import learned
 from gmmvit.train.rows import Row
 
@@ -37,14 +38,14 @@ def scratch(dataset="cifar10", seeds=(0,), **settings):
     return {row.name: row for row in rows}
 
 
-def run_all(rows, accuracy, **more):
-    """Runs of rows whose test accuracy is a function of the row, and whose validation accuracy is 1.5 higher."""
-    runs = []
-    for row in rows.values():
+def arms_of(rows, accuracy=None, failed=(), only=None):
+    """The arms of rows whose test accuracy is a function of the row, and whose validation accuracy is 1.5 higher."""
+    ran = []
+    for row in (only or rows).values() if accuracy else ():
         top1 = accuracy(row)
         val = {"val_top1": top1 + 1.5} if row.recipe_settings.select == "validation" else {}
-        runs.append({"row": vars(row), "top1": top1} | val | more)
-    return runs
+        ran.append({"row": vars(row), "top1": top1} | val)
+    return gab.arms(runs.of(rows, ran, failed))
 
 
 def told(table, *keys):
@@ -67,9 +68,8 @@ def cells(table, model, dataset):
 
 def test_four_arms_with_validation_and_test_beside_the_published_numbers():
     rows = fine_tuned()
-    heads = {True: 2.0, False: 1.0}
-    groups = gab_groups(rows, run_all(rows, lambda row: 91.0 + heads[row.set.get("share_heads", True)] + row.seed))
-    table = gab_tables.heads_table(groups)
+    plus = {True: 2.0, False: 1.0}
+    table = gab.heads_table(arms_of(rows, lambda row: 91.0 + plus[row.set.get("share_heads", True)] + row.seed))
     assert list(told(table)) == [("Pets", NONE), ("Pets", KEPT), ("Pets", SHARED), ("Pets", EACH)]
     assert told(table, "val_published", "val", "test_published", "test", "difference") == {
         ("Pets", NONE): ("93.682", "95.50 ± 1.00 (3)", "91.486", "94.00 ± 1.00 (3)", "+2.51"),
@@ -81,7 +81,7 @@ def test_four_arms_with_validation_and_test_beside_the_published_numbers():
 
 def test_from_scratch_there_are_three_arms_and_no_validation_images():
     rows = scratch("cifar10-mini", epochs=1, warmup_epochs=0.2)
-    table = gab_tables.heads_table(gab_groups(rows, run_all(rows, lambda row: 20.0 + len(row.set))))
+    table = gab.heads_table(arms_of(rows, lambda row: 20.0 + len(row.set)))
     assert told(table, "val", "test", "test_published") == {
         ("CIFAR-10 mini", "no GAB"): ("–", "22.00 (1)", "–"),
         ("CIFAR-10 mini", SHARED): ("–", "22.00 (1)", "–"),
@@ -92,8 +92,7 @@ def test_from_scratch_there_are_three_arms_and_no_validation_images():
 def test_rows_without_a_run_are_not_run_or_failed():
     rows = fine_tuned(seeds=(0,))
     first, *_, last = rows
-    runs = run_all({first: rows[first]}, lambda row: 90.0)
-    table = gab_tables.heads_table(gab_groups(rows, runs, [last]))
+    table = gab.heads_table(arms_of(rows, lambda row: 90.0, [last], {first: rows[first]}))
     assert told(table, "val", "test") == {
         ("Pets", NONE): ("91.50 (1)", "90.00 (1)"),
         ("Pets", KEPT): ("not run", "not run"),
@@ -107,7 +106,7 @@ def test_a_local_file_of_weights_makes_the_same_arms_as_timms():
         (mask, {key: value for key, value in settings.items() if key != "pretrained"} | {"pretrained_file": "a.pth"})
         for mask, settings in ARMS
     ]
-    here, there = (gab_tables.heads_table(gab_groups(fine_tuned(arms=arms), [])) for arms in (local, ARMS))
+    here, there = (gab.heads_table(arms_of(fine_tuned(arms=arms))) for arms in (local, ARMS))
     assert here.md() == there.md()
 
 
@@ -121,14 +120,14 @@ def test_a_local_file_of_weights_makes_the_same_arms_as_timms():
     ],
 )
 def test_rows_of_other_questions_are_left_out(row):
-    assert gab_groups({row.name: row}, []) == []
+    assert arms_of({row.name: row}).empty
 
 
 def test_the_other_sizes_are_no_question_of_heads_and_other_arms_none_of_sizes():
     rows = fine_tuned() | fine_tuned(model=BASE, arms=ARMS[::2]) | scratch()
-    groups = gab_groups(rows, [])
-    assert {each.keys["model"] for each in head_groups(groups)} == {SMALL, "vit_relpos"}
-    named = [(line["model"], line["arm"]) for line in (gab_arms.named(each.keys) for each in size_groups(groups))]
+    found = arms_of(rows)
+    assert set(heads(found).model) == {SMALL, "vit_relpos"}
+    named = [(SIZES[row.model], row.arm) for row in sizes(found)[["model", "arm"]].drop_duplicates().itertuples()]
     assert named == [(SIZES[model], arm) for model in (SMALL, BASE) for arm in (NONE, SHARED)]
 
 
@@ -143,8 +142,7 @@ def test_gains_are_paired_with_the_arm_whose_position_bias_was_drawn_anew():
         anew = not row.set.get("pretrained") or row.set.get("reset_positions", False)
         return 50.0 + 10 * row.seed**2 + shift[row.mask, anew] + 0.1 * row.seed * (row.mask == "gab")
 
-    points = gab_tables.gain_points(gab_groups(rows, run_all(rows, accuracy)))
-    table = gab_tables.gab_gains(points)
+    table = gains_table(gab.gain_points(arms_of(rows, accuracy)))
     assert told(table, "published", "gain", "verdict") == {
         ("CIFAR-10", SHARED): ("–", "+1.00 (1)", "–"),
         ("CIFAR-10", EACH): ("–", "+1.00 (1)", "–"),
@@ -155,8 +153,8 @@ def test_gains_are_paired_with_the_arm_whose_position_bias_was_drawn_anew():
 
 
 def test_gains_of_what_was_not_run_are_not_run():
-    points = gab_tables.gain_points(gab_groups(fine_tuned("dogs"), []))
-    assert told(gab_tables.gab_gains(points), "published", "gain") == {
+    points = gab.gain_points(arms_of(fine_tuned("dogs")))
+    assert told(gains_table(points), "published", "gain") == {
         ("Dogs", KEPT): ("–", "not run"),
         ("Dogs", SHARED): ("+0.97", "not run"),
         ("Dogs", EACH): ("−0.10", "not run"),  # A3: the text says that it is at least better
@@ -168,8 +166,8 @@ def test_gains_of_what_was_not_run_are_not_run():
 
 def test_every_line_of_table_3_is_there_run_or_not_or_not_in_the_profile():
     rows = fine_tuned() | fine_tuned(model=MEDIUM, arms=ARMS[::2])
-    runs = run_all(fine_tuned(), lambda row: 90.0 + row.seed + 2 * (row.mask == "gab"))
-    table = gab_tables.sizes_table(gab_groups(rows, runs), "gab_transfer")
+    found = arms_of(rows, lambda row: 90.0 + row.seed + 2 * (row.mask == "gab"), only=fine_tuned())
+    table = gab.sizes_table(found, "gab_transfer")
     assert len(table.lines) == 12
     small = cells(table, "ViT-S/16 (R)", "Pets")
     assert (small["without_published"], small["with_published"], small["gain_published"]) == (
@@ -189,10 +187,10 @@ def test_every_line_of_table_3_is_there_run_or_not_or_not_in_the_profile():
 
 def test_fine_tuning_on_imagenet_is_not_table_2():
     rows = fine_tuned("imagenet", arms=ARMS[::2])
-    fine = gab_tables.sizes_table(gab_groups(rows, []), "gab_imagenet")
+    fine = gab.sizes_table(arms_of(rows), "gab_imagenet")
     assert cells(fine, "ViT-S/16 (R)", "ImageNet-1K")["with"] == "not in this profile"
     rows = {row.name: row for row in (Row("imagenet", SMALL, mask, "gab-imagenet") for mask in ("none", "gab"))}
-    table = gab_tables.sizes_table(gab_groups(rows, run_all(rows, lambda row: 80.0)), "gab_imagenet")
+    table = gab.sizes_table(arms_of(rows, lambda row: 80.0), "gab_imagenet")
     line = cells(table, "ViT-S/16 (R)", "ImageNet-1K")
     assert (line["gain_published"], line["with"], line["gain"]) == ("+0.157", "80.00 (1)", "+0.00 (1)")
 
@@ -204,7 +202,7 @@ def test_printed_differences_are_those_of_the_printed_accuracies():
         "gab_imagenet": "0.157 0.025 0.103",
     }
     for name, differences in printed.items():
-        found = [line["gain_published"] for line in gab_tables.sizes_table([], name).lines]
+        found = [line["gain_published"] for line in gab.sizes_table(arms_of({}), name).lines]
         assert found == pytest.approx([float(each) for each in differences.split()], abs=1e-9)
 
 
@@ -217,7 +215,7 @@ def test_two_published_tables_agree_on_the_small_model():
 
 
 def test_published_heads_name_the_arm_that_is_below_the_baseline():
-    gains = told(gab_tables.published_heads(), "test_gain")
+    gains = told(gab.published_heads(), "test_gain")
     assert [key for key, (gain,) in gains.items() if gain.startswith("−")] == [("Dogs", EACH)]
     assert len(gains) == 12 and gains["Cars", NONE] == ("–",)
 
@@ -237,40 +235,40 @@ def test_fits_of_position_biases_are_whole():
 def trained(tmp_path):
     """Rows on Pets and their runs; in layer l of a run with GAB, A is +-(1 + l) and sigma 4, or by head 4, 5, ... ."""
     rows = fine_tuned(seeds=(0,)) | fine_tuned("cars", seeds=(0,))
-    runs = run_all(rows, lambda row: 90.0)
-    for number, run in enumerate(runs):
-        run["folder"] = tmp_path / str(number)
-        run["folder"].mkdir()
-        if run["row"]["mask"] != "gab":
+    found = arms_of(rows, lambda row: 90.0)
+    found["folder"] = [tmp_path / str(number) for number in range(len(found))]
+    for row in found.itertuples():
+        row.folder.mkdir()
+        if row.mask != "gab":
             continue
-        shared = run["row"]["set"].get("share_heads", True)
+        shared = row.share_heads
         model = gmmvit.create_model("vit_d6", mask="gab", share_heads=shared)
         for layer, mask in enumerate(gmmvit.masks_of(model).values()):
             mask.amplitude.data.fill_((-1) ** layer * (1.0 + layer))
             mask.sigma.data = mask.sigma.data.new_tensor([4.0 + head for head in range(mask.rows)])
-        learned.save(model, run["folder"])
-    return gab_groups(rows, runs)
+        learned.save(model, row.folder)
+    return found
 
 
 def test_learned_means_stand_beside_the_published_ones(trained):
-    table = gab_tables.learned_table(trained)
+    table = gab.learned_table(trained)
     names = [column.key for column in table.columns]
     found = {line[:3]: dict(zip(names, line, strict=True)) for line in map(tuple, table.cells())}
     shared = found["Pets", "ViT-S/16 (R)", SHARED]
     assert (shared["amplitude_published"], shared["amplitude"]) == ("1.987", "3.500 (1)")  # mean of 1 ... 6
     assert (shared["sigma_published"], shared["sigma"]) == ("4.996", "4.000 (1)")
     each = found["Pets", "ViT-S/16 (R)", EACH]
-    heads = gab_tables.learned_layers(trained)[1]["sigma"].shape[1]
-    assert (each["sigma_published"], each["sigma"]) == ("–", f"{4 + (heads - 1) / 2:.3f} (1)")
+    count = gab.learned_layers(trained)[1]["sigma"].shape[1]
+    assert (each["sigma_published"], each["sigma"]) == ("–", f"{4 + (count - 1) / 2:.3f} (1)")
     assert found["Dogs", "ViT-B/16 (R)", SHARED]["sigma"] == "not in this profile"
     assert len(table.lines) == 12 + 2  # the published means and two arms for each head
 
 
 def test_learned_layers_are_drawn_around_where_they_began(trained):
-    layers = gab_tables.learned_layers(trained)
+    layers = gab.learned_layers(trained)
     assert [line["amplitude"].shape[1] > 1 for line in layers] == [False, True, False, True]
     assert layers[0]["amplitude"][:, 0].tolist() == [1, 2, 3, 4, 5, 6]  # the bias does not see the sign
-    figure = gab_plots.learned_layers(layers)
+    figure = charts.learned_layers(layers)
     assert len(figure.axes) == 4
     heads = layers[1]["amplitude"].shape[1]
     amplitude = figure.axes[0]
@@ -284,6 +282,6 @@ def test_learned_layers_are_drawn_around_where_they_began(trained):
 
 def test_the_grey_line_is_where_training_begins():
     bias = GaussianBias((4, 4), 3)
-    assert {name: float(getattr(bias, name).detach().mean()) for name in gab_plots.START} == {
-        name: start for name, (start, _) in gab_plots.START.items()
+    assert {name: float(getattr(bias, name).detach().mean()) for name in charts.START} == {
+        name: start for name, (start, _) in charts.START.items()
     }

@@ -23,7 +23,7 @@ from gmmvit.bench import verbs as benches
 from gmmvit.dense import ade, coco
 from gmmvit.dense.tasks import TASKS
 from gmmvit.fetch import obtain, shapes
-from gmmvit.paper import dense_plots, dense_tables, figures
+from gmmvit.paper import charts, costs, dense, pictures, runs
 from gmmvit.train.processes import World
 from gmmvit.train.rows import Row
 
@@ -36,11 +36,10 @@ def row(dataset, mask="none", seed=0, model=SWIN, **settings):
     return Row(dataset, model, mask, RECIPE[dataset.removesuffix("-shapes")], seed, settings)
 
 
-def groups_of(*pairs, failed=()):
-    """Groups of (row, scores or None where it was not run)."""
+def arms(*pairs, failed=()):
+    """The arms of (row, scores or None where it was not run)."""
     rows = {each.name: each for each, _ in pairs}
-    runs = [{"row": vars(each), **scores} for each, scores in pairs if scores]
-    return dense_tables.dense_groups(rows, runs, failed)
+    return dense.arms(runs.of(rows, [{"row": vars(each), **scores} for each, scores in pairs if scores], failed))
 
 
 def cells(table, line):
@@ -53,7 +52,7 @@ def cells(table, line):
 def test_table_4_has_published_and_ours_and_the_gain_paired_over_seeds():
     ap = {("none", 0): 40.0, ("none", 1): 42.0, ("gab", 0): 41.0, ("gab", 1): 43.5}
     ours = [(row("coco", mask, seed), {"box_AP": ap[mask, seed], "mask_AP": 30.0}) for mask, seed in ap]
-    table = dense_tables.table_4(groups_of(*ours, (row("ade20k"), None), (row("ade20k", "gab"), None)))
+    table = dense.table_4(arms(*ours, (row("ade20k"), None), (row("ade20k", "gab"), None)))
     box = cells(table, 0)
     assert (box["without_published"], box["with_published"], box["gain_published"]) == ("48.12", "48.23", "+0.11")
     assert (box["without"], box["with"]) == ("41.00 ± 1.41 (2)", "42.25 ± 1.77 (2)")
@@ -72,26 +71,26 @@ def test_arms_that_are_not_those_of_table_4_are_not_in_it():
         row("ade20k", pretrained=False),
     ]
     for other in others:
-        assert cells(dense_tables.table_4(groups_of((other, scores))), 2)["without"] == "not in this profile"
+        assert cells(dense.table_4(arms((other, scores))), 2)["without"] == "not in this profile"
     for same in (row("ade20k", pretrained=True, batch=8), row("ade20k", pretrained_file="swin.pt")):
-        assert cells(dense_tables.table_4(groups_of((same, scores))), 2)["without"] == "1.00 (1)"
+        assert cells(dense.table_4(arms((same, scores))), 2)["without"] == "1.00 (1)"
 
 
 def test_scores_of_a_kind_are_in_its_own_table():
     detected = {"box_AP": 10.0, "box_AP50": 20.0, "mask_AP": 30.0, "mask_AP50": 40.0}
     broken = row("ade20k-shapes", "gab", model="swin_micro", epochs=2)
     pairs = (row("coco-shapes", "gab", model="swin_micro", epochs=2), detected), (broken, None)
-    groups = groups_of(*pairs, (Row("cifar10", "vit"), {"top1": 50.0}), failed=[broken.name])
-    table = dense_tables.scores_table(groups, "detection")
+    rows = arms(*pairs, (Row("cifar10", "vit"), {"top1": 50.0}), failed=[broken.name])
+    table = dense.scores_table(rows, "detection")
     (line,) = table.cells()
     assert line[:4] == ["shapes like COCO", "Swin micro", "coco-3x, epochs 2", "GAB"]
     assert line[4:] == ["10.00 (1)", "20.00 (1)", "30.00 (1)", "40.00 (1)"]
-    (line,) = dense_tables.scores_table(groups, "segmentation").cells()
+    (line,) = dense.scores_table(rows, "segmentation").cells()
     assert line[4:] == ["failed", "failed"]
 
 
 def test_every_deviation_is_listed_once_under_its_recipe():
-    table = dense_tables.deviations_table()
+    table = dense.deviations_table()
     recipes = [line["recipe"] for line in table.lines]
     assert recipes == sorted(recipes, key=["coco-3x", "ade20k-160k", "both"].index) and len(set(recipes)) == 3
     assert all("torchvision's Mask R-CNN" not in each["deviation"] for each in table.lines[-3:])
@@ -100,7 +99,7 @@ def test_every_deviation_is_listed_once_under_its_recipe():
 
 def test_records_are_read_without_the_libraries_that_training_needs():
     code = "import sys; sys.modules.update(pycocotools=None, segmentation_models_pytorch=None)\n"
-    code += "from gmmvit.paper import dense_plots, dense_tables; print(dense_tables.table_4([]).md())"
+    code += "from gmmvit.paper import dense, pictures, runs; print(dense.table_4(dense.arms(runs.of({}, []))).md())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "48.12" in told
 
@@ -135,19 +134,21 @@ def test_curves_and_pictures_come_from_the_files_of_runs(tmp_path):
         history = [{"epoch": e, "box_AP": best * e / 2, "mask_AP": 1.0, "train_loss": 2.0} for e in (1, 2)]
         each = row("coco-shapes", mask, model="swin_micro", epochs=2)
         pairs.append((each, kept(tmp_path, each, history, **objects(best / 100))))
-    groups = groups_of(*pairs)
-    panels = dense_tables.curves(groups)
-    assert [panel["score"] for panel in panels] == ["AP box", "AP mask"]
-    assert panels[0]["arms"] == {"no GAB": [([1, 2], [10, 20])], "GAB": [([1, 2], [15, 30])]}
-    figure = dense_plots.curves(panels)
+    rows = arms(*pairs)
+    panels = dense.curves(rows)
+    assert [panel["score"] for panel in panels] == ["box_AP", "mask_AP"]
+    scores = {arm: [run["box_AP"] for run in histories] for arm, histories in panels[0]["arms"].items()}
+    assert scores == {"no GAB": [[10, 20]], "GAB": [[15, 30]]}
+    figure = charts.by_epoch(panels)
+    assert figure.axes[0].get_ylabel() == "test AP box (%)"
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[10, 20], [15, 30]]
-    found = dense_tables.pictures(groups, "detection")
+    found = dense.pictures(rows, "detection")
     assert list(found) == ["no GAB", "GAB"] and found["GAB"]["dense_boxes_0"][0, 4] == np.float32(0.3)
-    assert dense_tables.pictures(groups, "segmentation") == {}
+    assert dense.pictures(rows, "segmentation") == {}
 
 
 def test_found_objects_stand_beside_the_true_ones():
-    figure = dense_plots.detections({"GAB": objects(0.75)})
+    figure = pictures.detections({"GAB": objects(0.75)})
     truth, found = figure.axes
     assert [axes.get_title() for axes in figure.axes] == ["truth", "GAB"]
     (box,), (other,) = truth.patches, found.patches
@@ -162,9 +163,9 @@ def test_found_objects_stand_beside_the_true_ones():
 def test_pixels_of_a_class_have_its_colour_and_those_without_are_black():
     labels = np.array([[[0, 3], [3, 255]]], np.uint8)
     image = np.zeros((1, 2, 2, 3), np.uint8)
-    figure = dense_plots.segmentations({"GAB": {"dense_images": image, "dense_labels": labels, "dense_true": labels}})
+    figure = pictures.segmentations({"GAB": {"dense_images": image, "dense_labels": labels, "dense_true": labels}})
     shown = figure.axes[1].images[0].get_array()
-    with style.context(figures.STYLE):
+    with style.context(charts.STYLE):
         expected = 0.7 * np.array([to_rgb("C0"), to_rgb("C3")])
     np.testing.assert_allclose([shown[0, 0], shown[0, 1]], expected)
     assert np.array_equal(shown[0, 1], shown[1, 0]) and not shown[1, 1].any()
@@ -321,7 +322,7 @@ def test_what_bench_dense_says_is_what_it_measured(monkeypatch):
         and "+1.0%" in str(said)
         and "-50.0%" in str(said)
     )
-    assert dense_tables.cost_table(record).cells() == [
+    assert costs.dense_table(record).cells() == [
         ["a training step", "2.0000", "2.0200", "+1.0%"],
         ["inference, GAB folded", "1.0000", "0.5000", "−50.0%"],
     ]
@@ -329,5 +330,5 @@ def test_what_bench_dense_says_is_what_it_measured(monkeypatch):
 
 def test_printed_gains_are_those_of_the_printed_scores():
     """Each difference that the paper prints, of its Table 4."""
-    found = [line["gain_published"] for line in dense_tables.table_4([]).lines]
+    found = [line["gain_published"] for line in dense.table_4(arms()).lines]
     assert found == pytest.approx([0.11, 0.10, 0.25, 0.27], abs=1e-9)

@@ -1,0 +1,364 @@
+"""The GMM paper: five backbones, plain and with the mask, beside the published numbers; its ablations on ViT.
+
+Of the ablations the paper's numbers are known for the number of kernels, no mask, and GMM shared by the heads or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from ..analysis.masks import Explained, Fit, by_distance, fit_mixtures, regularities
+from ..models.vit import SIZES
+from ..train.learned import LearnedMask
+from ..train.recipes import MIXING, find
+from ..train.rows import Row
+from . import runs
+from .names import BACKBONES, DATASETS, MASKS, MODELS, readable
+from .published import numbers
+from .published import table as published_table
+from .runs import DONE, LARGER, WITHIN, beside, filled, gains, history, scores, where
+from .tables import UNKNOWN, Column, Table, cell, missing, span
+
+COLUMNS = ("cifar10", "cifar100", "svhn", "tiny_imagenet")  # of the published tables
+PASSES = find("gmm").epochs * find("gmm").passes  # of the paper's runs over their images
+PLAIN = {"mask": "none", "readout": "mean", "share_heads": False, "underflow": False}  # what gains are measured against
+VARIED = ("dataset", "model", *PLAIN)
+FIXED = {"kernels": 5, "where": "scores"}
+FIXED |= dict.fromkeys(("sigma_init", "alpha_init", "decay_masks", *MIXING))  # not set: as mask and recipe have them
+KEYS = ("dataset", "model", "mask", "readout", "share_heads")  # of the published numbers
+
+# ---- the main table -------------------------------------------------------------------------------------------------
+
+
+def published_main() -> pd.DataFrame:
+    """The published numbers, each beside the arm it (probably) comes from (errata G1 to G3).
+
+    ViT's mean read-out and its mask shared by the heads are the first table's; of the class-token read-out only the
+    CIFAR-10 value was published; the later table's masks have their own mixture in each head.
+    """
+    rows = [row | {"share_heads": False} for row in published_table("gmm_main")["rows"]]
+    plain, masked = published_table("gmm_main_first")["rows"]
+    token = next(row for row in rows if (row["model"], row["mask"]) == ("vit", "none"))
+    both = [row for row in rows if row is not token] + [masked | {"share_heads": True}]
+    rows = [plain | {"readout": "mean", "share_heads": False}]
+    rows += [{key: token[key] for key in ("model", "mask", "cifar10", "share_heads")} | {"readout": "token"}]
+    rows += [row | {"readout": readout} for row in both for readout in ("mean", "token")]
+    return numbers([{key: row[key] for key in (*KEYS, *COLUMNS) if key in row} for row in rows])
+
+
+def rebuilt_table() -> Table:
+    """The published table, and beside its parameters and MACs those of our models, counted now at 32 px, 10 classes."""
+    from ..core.cost import cost
+    from ..models import create_model
+
+    lines = []
+    for line in published_table("gmm_main")["rows"]:
+        ours = cost(create_model(line["model"], mask=None if line["mask"] == "none" else line["mask"]))
+        ours = {"parameters": ours.parameters, "macs_ours_M": ours.macs_paper / 1e6, "depth_ours": ours.depth}
+        lines.append(line | ours | {"model": MODELS[line["model"]], "mask": MASKS[line["mask"]]})
+    columns = ["model", "mask", *COLUMNS, "parameters_M", Column("parameters", "parameters: ours")]
+    columns += [Column("macs_M", "MACs (M): published"), Column("macs_ours_M", "MACs (M): ours", ".1f")]
+    return Table([*columns, Column("depth", "depth: published"), Column("depth_ours", "depth: ours", "d")], lines)
+
+
+def main_arms(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the main table: five backbones, plain and masked (GMM of five kernels), both read-outs.
+
+    With the columns of VARIED, their "arm" in words, and the number "published" of it.
+    """
+    rows = filled(frame, **PLAIN)
+    rows = where(rows, lambda row: all(row.set.get(key, value) == value for key, value in FIXED.items()))
+    rows = rows[rows.model.isin(BACKBONES) & rows["mask"].isin(MASKS)]
+    rows = runs.ordered(rows, dataset=rows.dataset.unique(), model=BACKBONES)
+    rows = rows.assign(arm=[arm(keys) for keys in rows.to_dict("records")])
+    return beside(rows, published_main(), KEYS)
+
+
+def arm(keys: Mapping) -> str:
+    """What sets an arm of the main table apart, in words."""
+    words = MASKS.get(keys["mask"], keys["mask"])
+    words += ", shared by the heads" if keys["share_heads"] else ""
+    words += ", underflow of float32" if keys["underflow"] else ""
+    return words + (", class token" if keys["readout"] == "token" else "")
+
+
+def main_table(frame: pd.DataFrame) -> Table:
+    """published | ours | difference of each arm of the main table, with parameters, MACs and depth."""
+    rows, by = main_arms(frame), [*VARIED, "arm", "published"]
+    costs = ["parameters", "macs_paper", "macs", "depth"]
+    rows = rows.reindex(columns=dict.fromkeys([*rows.columns, *costs]))
+    lines = scores(rows, by)
+    lines = lines.join(rows.groupby(by, sort=False, dropna=False)[costs].first().reset_index(drop=True))
+    lines = lines.assign(
+        difference=lines.ours - lines.published, macs_paper_M=lines.macs_paper / 1e6, macs_M=lines.macs / 1e6
+    )
+    columns = ["dataset", "model", Column("arm", "attention"), "published", "ours", "difference"]
+    return Table([*columns, "parameters", "macs_paper_M", "macs_M", "depth"], readable(lines))
+
+
+def main_gains(frame: pd.DataFrame) -> pd.DataFrame:
+    """What each mask gains over the plain model with a mean read-out, paired over seeds (gmmvit.paper.runs.gains).
+
+    With "arm" and "label" in words, and "published", the published gain.
+    """
+    found = gains(main_arms(frame), PLAIN, ["dataset", "model"])
+    found = found[found["mask"] != "none"].reset_index(drop=True)
+    found = beside(found, published_main(), KEYS)
+    found["published"] -= beside(found.assign(**PLAIN), published_main(), KEYS, "plain").plain
+    arms = [arm(keys) for keys in found.to_dict("records")]
+    return found.assign(arm=arms, label=[f"{BACKBONES[m]}, {a}" for m, a in zip(found.model, arms, strict=True)])
+
+
+def main_curves(frame: pd.DataFrame) -> list[dict]:
+    """A panel for gmmvit.paper.charts.by_epoch: the arms of ViT that were run, on the first data set."""
+    rows = main_arms(frame)
+    rows = rows[(rows.model == "vit") & (rows.dataset == rows.dataset.iloc[0])] if len(rows) else rows
+    run = rows[rows.state == DONE]
+    arms = {arm: [history(folder) for folder in alike.folder] for arm, alike in run.groupby("arm", sort=False)}
+    return [{"title": DATASETS.get(run.dataset.iloc[0], ""), "score": "top1", "arms": arms}] if arms else []
+
+
+# ---- the ablations --------------------------------------------------------------------------------------------------
+
+BASE = {  # the paper's mask on ViT; an arm names what it has instead
+    "model": "vit",
+    "mask": "gmm",
+    "readout": "mean",
+    "share_heads": False,
+    "kernels": 5,
+    "sigma_init": (10.0, 10.0),
+    "alpha_init": (0.0, 2.0),
+    "where": "scores",
+}
+SIGMAS = ((1, 1), (3, 3), (10, 0), (10, 10), (30, 10))  # mean, sd; with alpha 0, 2
+ALPHAS = {"0, 0.5": (0, 0.5), "0, 2": (0, 2), "1/K, 0": (1 / BASE["kernels"], 0), "1, 0.2": (1, 0.2)}  # sigma 10, 10
+KERNELS = (1, 2, 3, 4, 5, 8, 10)
+DEPTHS = ("vit_d6", "vit", "vit_d15", "vit_d30", "vit_d30_108", "vit_d30_192", "vit_d60")
+
+COUNTS = {"kernels": {0: {"mask": "none"}} | {count: {"kernels": count} for count in KERNELS}}
+INITIAL = {
+    "initial sigma: mean, sd": {f"{mean}, {sd}": {"sigma_init": (mean, sd)} for mean, sd in SIGMAS},
+    "initial alpha: mean, sd": {label: {"alpha_init": pair} for label, pair in ALPHAS.items()},
+}
+OTHERS = {
+    "mask": {
+        "plain": {"mask": "none"},
+        "ELM": {"mask": "elm"},
+        "GMM, shared by the heads": {"share_heads": True},
+        "GMM, one for each head": {},
+    },
+    "place of the mask": {"before the softmax": {}, "after the softmax": {"where": "probabilities"}},
+}
+DEPTH = {f"{SIZES[model]['depth']}, {SIZES[model]['embed_dim']}": {"model": model} for model in DEPTHS}
+CLAIMED = (("GMM, one for each head", "ELM"), ("after the softmax", "before the softmax"))  # compared in words alone
+ARMS = ("group", "label", "series", "dataset", "recipe", "published")  # what tells lines of the ablations apart
+
+
+def differences(row: Row) -> dict:
+    """What a row has instead of the paper's mask on ViT."""
+    mixing = {key: row.set[key] for key in MIXING if key in row.set}
+    settings = {"model": row.model, "mask": row.mask, **row.model_options, **row.mask_options, **mixing}
+    return {key: value for key, value in settings.items() if value != BASE.get(key)}
+
+
+def by_kernels(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the number of kernels; 0 is the model without a mask, which was published as a mask of one."""
+    theirs = numbers(published_table("gmm_kernels")["rows"])
+    theirs = theirs.assign(label=theirs.kernels.where(theirs["mask"] != "none", 0))
+    return beside(_panels(_usual(frame), COUNTS), theirs, ["dataset", "label"])
+
+
+def initialisations(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the initial sigma and alpha, with and without weight decay on them (a series each)."""
+    rows = _panels(frame, INITIAL)
+    decayed = {True: "sigma and alpha decayed", False: "not decayed"}
+    return rows.assign(series=[decayed[row.recipe_settings.decay_masks] for row in rows.row])
+
+
+def others(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the kind of mask, of the heads that share one, and of its place before or after the softmax."""
+    rows = beside(filled(_panels(_usual(frame), OTHERS), **PLAIN).drop(columns="published"), published_main(), KEYS)
+    return rows.assign(published=rows.published.where(rows.group == "mask"))
+
+
+def depths(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of depth and width, plain and with the mask (a series each)."""
+    series = {"plain": {"mask": "none"}, "GMM": {}}
+    panels = {name: {label: differs | mask for label, differs in DEPTH.items()} for name, mask in series.items()}
+    found = [_panels(_usual(frame), {"depth, width": panel}).assign(series=name) for name, panel in panels.items()]
+    return pd.concat(found)
+
+
+def _usual(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose masks are decayed, or not, as their recipe says."""
+    frame = frame[frame.kind == "classification"]
+    return where(frame, lambda row: row.recipe_settings.decay_masks == find(row.recipe).decay_masks)
+
+
+def _panels(frame: pd.DataFrame, panels: Mapping) -> pd.DataFrame:
+    """The rows of panels of arms {group: {label: differences}}, once in each of which they are an arm."""
+    frame = frame[frame.kind == "classification"].assign(group="", label="", series="", published=float("nan"))
+    own, found = frame.row.map(differences), [frame[:0]]
+    for group, arms in panels.items():
+        for label, differs in arms.items():
+            differs = {key: value for key, value in differs.items() if value != BASE[key]}
+            alike = frame[own.map(lambda each, arm=differs: each == arm).astype(bool)]
+            found.append(alike.assign(group=group, label=pd.Series(label, alike.index, object)))
+    return pd.concat(found)
+
+
+def arms_table(*rows: pd.DataFrame) -> Table:
+    """published | ours of arms; where the paper's number is not known it says so."""
+    lines = scores(pd.concat(rows), ARMS)
+    lines = lines.assign(published_state=lines.published.isna().map({True: UNKNOWN, False: ""}))
+    return Table(["dataset", "group", "label", "series", "published", "ours"], readable(lines))
+
+
+def kernels_table() -> Table:
+    """The published numbers of kernels, the point at 1 as what it is: the model without a mask."""
+    lines = [row | {"mask": MASKS[row["mask"]]} for row in published_table("gmm_kernels")["rows"]]
+    return Table(["kernels", Column("mask", "what it is"), *COLUMNS], lines)
+
+
+def kernel_gains(rows: pd.DataFrame) -> pd.DataFrame:
+    """Gains over no mask by the number of kernels (label), on data sets with two numbers or more."""
+    found = gains(rows, {"label": 0}, ["dataset"]) if len(rows) else rows.assign(gain=[], gain_n=[])
+    found = found[found.gain_n > 0].sort_values(["label"], kind="stable")
+    return found[found.groupby("dataset").label.transform("size") > 1]
+
+
+def published_kernel_gains() -> pd.DataFrame:
+    """The published gains over no mask: dataset, kernels, gain."""
+    theirs = numbers(published_table("gmm_kernels")["rows"])
+    plain = theirs[theirs["mask"] == "none"].set_index("dataset").published
+    return theirs.assign(gain=theirs.published - theirs.dataset.map(plain))[theirs["mask"] != "none"]
+
+
+def no_curve(rows: pd.DataFrame) -> str:
+    """A line on the data sets that kernel_gains leaves out although masks were run on them."""
+    run = rows[(rows.state == DONE) & ~rows.dataset.isin(kernel_gains(rows).dataset)]
+    words = [
+        f"on {DATASETS.get(dataset, dataset)} there is " + " and ".join(map(_kernels, sorted(counts.unique())))
+        for dataset, counts in run.groupby("dataset", sort=False).label
+    ]
+    return f"Not drawn, as a curve needs no mask and two numbers of kernels: {'; '.join(words)}." if words else ""
+
+
+def _kernels(count: int) -> str:
+    return "no mask" if not count else f"{count} kernel{'s' * (count > 1)}"
+
+
+def compared(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The rows that were run and a line on panels of one arm, which compare nothing and are left out.
+
+    The panels ("group") name the data set where there are several.
+    """
+    run = rows[rows.state == DONE]
+    prefix = run.dataset.map(lambda name: f"{DATASETS.get(name, name)}: ")
+    alone = run.groupby(["dataset", "group"]).label.transform("nunique") < 2
+    words = (prefix + run.group + " (" + run.label.astype(str) + ")")[alone].unique()
+    told = f"Not drawn, as one arm alone was run: {'; '.join(words)}." if len(words) else ""
+    return run.assign(group=prefix + run.group if run.dataset.nunique() > 1 else run.group)[~alone], told
+
+
+def others_found(rows: pd.DataFrame) -> str:
+    """A sentence on what the paper says in words: the mixture beats the free mask; its place makes no difference."""
+    found = []
+    for dataset in rows[rows.state == DONE].dataset.unique():
+        for over, base in CLAIMED:
+            pair = rows[(rows.dataset == dataset) & rows.label.isin((over, base))]
+            for gain in gains(pair, {"label": base}, ["dataset", "recipe"]).to_dict("records"):
+                if not missing(gain["gain"]):
+                    words = f"{over} against {base} on {DATASETS.get(dataset, dataset)} {cell(gain, 'gain', '+.2f')}"
+                    found.append(f"{words}, {_as_published(gain, base)}")
+    return f"Ours: {'; '.join(found)}." if found else ""
+
+
+def _as_published(gain: Mapping, base: str) -> str:
+    if gain["verdict"] not in (LARGER, WITHIN):
+        return "of one seed"
+    if base == "before the softmax":
+        no = "as published no difference to be told from the seeds'"
+        return "not as published" if gain["verdict"] == LARGER else no
+    if gain["verdict"] == WITHIN:
+        return "which cannot be told from zero"
+    return "as published" if gain["gain"] > 0 else "not as published"
+
+
+# ---- the road to the mixture: what free masks learned, and the mixtures fitted to it --------------------------------
+
+INHIBITED, FALLING = -1.0, -0.3  # diagonal in sd, rank correlation with distance: from here on a regularity is seen
+NUMBERS = {"self_z": ".2f", "decay_weight": ".2f", "r2": ".3f", "noise": ".3f"}
+MOSTLY = 0.5  # the R2 from which on most of a mask is explained
+Fitted = Mapping[str, tuple[list[Fit], Explained]]  # of each layer: mixtures of 1, 2, ... kernels, and their bound
+
+
+def regularities_table(masks: Mapping[str, LearnedMask]) -> Table:
+    """Self-inhibition and decay with distance of the first head in each layer, and what distance explains."""
+    lines = []
+    for layer, mask in masks.items():
+        seen, bound = regularities(mask.weight(), mask.grid), by_distance(mask.weight()[0], mask.grid)
+        line = {name: getattr(seen, name)[0] for name in ("self_difference", "self_z", "decay_weight", "decay_size")}
+        lines.append({"layer": layer, "r2": bound.r2, "noise": bound.on_noise, **line})
+    columns = [Column("layer", "mask"), Column("self_difference", "diagonal − rest", ".4f")]
+    columns += [Column("self_z", "diagonal, in sd"), Column("decay_weight", "weight with distance")]
+    columns += [Column("decay_size", "|weight| with distance"), Column("r2", "R² of distance", ".3f")]
+    return Table([*columns, Column("noise", "on noise", ".3f")], lines)
+
+
+def regularities_found(lines: Sequence[Mapping], epochs: int) -> str:
+    """A sentence on the lines of regularities_table: their numbers, and whether the paper's regularities are there."""
+    both = sum(line["self_z"] <= INHIBITED and line["decay_weight"] <= FALLING for line in lines)
+    where = f"in {both} of {len(lines)} layers" if both else "in no layer"
+    verdict = (
+        "Both regularities are seen in every layer, as published"
+        if both == len(lines)
+        else (
+            f"Self-inhibition and decay are seen together {where}: " + ("in part" if both else "not") + " as published"
+        )
+    )
+    values = {name: span((line[name] for line in lines), form) for name, form in NUMBERS.items()}
+    return (
+        f"Ours, {after(epochs)}: the diagonal lies {values['self_z']} sd from the matrix's mean (published: about −3), "
+        f"weights correlate with distance by {values['decay_weight']}, and distance explains R² = {values['r2']} (of "
+        f"pure noise: {values['noise']}). {verdict}."
+    )
+
+
+def fitted(masks: Mapping[str, LearnedMask], most: int = 10) -> Fitted:
+    """Mixtures of 1 to `most` kernels fitted to the first head in each layer."""
+    weights = {layer: (mask.weight()[0], mask.grid) for layer, mask in masks.items()}
+    return {layer: (fit_mixtures(*each, most), by_distance(*each)) for layer, each in weights.items()}
+
+
+def fits_table(fits: Fitted) -> Table:
+    """R2 by the number of kernels, for each layer."""
+    counts = [len(fit.sigma) for found, _ in fits.values() for fit in found]
+    lines = [
+        {"layer": layer, "bound": bound.r2} | {str(len(fit.sigma)): fit.r2 for fit in found}
+        for layer, (found, bound) in fits.items()
+    ]
+    kernels = [Column(str(count), str(count), ".3f") for count in dict.fromkeys(counts)]
+    return Table(
+        [Column("layer", "R² of K kernels"), *kernels, Column("bound", "any function of distance", ".3f")], lines
+    )
+
+
+def fits_found(fits: Fitted, epochs: int, kernels: int = 5) -> str:
+    """A sentence on the fits: how much of the free masks some kernels explain, and whether that is most of it."""
+    r2, bounds = [found[kernels - 1].r2 for found, _ in fits.values()], [bound for _, bound in fits.values()]
+    good = sum(each >= MOSTLY for each in r2)
+    verdict = {len(r2): "most of it in every layer, as published", 0: "little of it in any layer, not as published"}
+    most, noise = (span((getattr(bound, name) for bound in bounds), ".3f") for name in ("r2", "on_noise"))
+    return (
+        f"Ours, {after(epochs)}: {kernels} Gaussians explain R² = {span(r2, '.3f')} of the free mask, and no function "
+        f"of distance more than {most} (of pure noise: {noise}), which is "
+        f"{verdict.get(good, f'most of it in {good} of {len(r2)} layers, in part as published')}."
+    )
+
+
+def after(epochs: int) -> str:
+    """The length of a training in words."""
+    return f"after {epochs} epoch{'s' * (epochs != 1)}"

@@ -1,0 +1,17 @@
+"""Frames of rows and runs that were never trained, for tests of the tables made of them."""
+
+from gmmvit.paper import runs
+from gmmvit.train.rows import Row
+
+
+def make(mask="none", seeds=(0, 1, 2), model="vit", dataset="cifar10", **settings):
+    """Rows of one arm by name."""
+    label = "".join(f"-{key}{value}" for key, value in settings.items())
+    names = {seed: f"{dataset}-{model}-{mask}{label}-s{seed}" for seed in seeds}
+    return {name: Row(dataset, model, mask, seed=seed, set=settings, name=name) for seed, name in names.items()}
+
+
+def frame(rows, top1, failed=()):
+    """The frame of rows {name: Row}, of which some were run: {name: top-1}."""
+    cost = {"parameters": 2_693_122, "macs": 184_618_752, "macs_paper": 170_911_338, "depth": 9}
+    return runs.of(rows, [{"row": vars(rows[name]), "top1": value, **cost} for name, value in top1.items()], failed)
