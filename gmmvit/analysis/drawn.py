@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..data.places import atomic
 from ..train import devices, tasks
 from ..train.processes import World
 from ..train.rows import START_OPTIONS, Row
@@ -38,12 +39,11 @@ def analyse(run: Path, device: str | None = None) -> dict[str, np.ndarray]:
     """The arrays of a run, made of its weights and written to their file; {}, and no file, where nothing is drawn."""
     task, model = trained(run / "weights.pt", device)
     found = (samples if task.row.kind == "classification" else pictured)(task, model)
-    file = file_of(run)
-    if not found:
-        file.unlink(missing_ok=True)
-        return {}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(file, **found)
+    if found:
+        with atomic(file_of(run), "wb") as file:
+            np.savez_compressed(file, **found)
+    else:
+        file_of(run).unlink(missing_ok=True)
     return found
 
 

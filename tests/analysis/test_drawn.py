@@ -53,6 +53,20 @@ def test_a_row_that_no_figure_shows_has_no_file(tmp_path):
     assert drawn.analyse(run) == drawn.arrays(run) == {} and not drawn.file_of(run).exists()
 
 
+def test_what_is_broken_off_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError("no space left")
+
+    run, *_ = run_of(Row("cifar10-mini", "vit"), tmp_path)
+    drawn.analyse(run)
+    before = drawn.file_of(run).read_bytes()
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(OSError, match="no space"):
+        drawn.analyse(run)
+    assert [file.read_bytes() for file in drawn.file_of(run).parent.iterdir()] == [before]
+
+
 def test_pretrained_weights_are_not_needed_again(tmp_path):
     row = Row("cifar10-mini", "vit_relpos", set={"pretrained_file": "gone.pt", "reset_positions": True})
     run, *_ = run_of(Row(row.dataset, row.model, name=row.name), tmp_path)
