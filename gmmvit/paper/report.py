@@ -46,9 +46,9 @@ def write(params: Params, folder: Path, out: Path | None = None, *, partial: boo
     shared |= {"smoke": notebook.note_of(params.profile), "partial": partial}
     for line in table:
         if line.shown:
-            body = report_cells.body(line.notebook.cells, f"run {line.name}", line.name)
+            body = report_cells.body(line.notebook.cells, f"run {line.row.name}", line.row.name)
             _save(out / line.page, "report_row.html", line=line, body=body, **shared)
-    pages = {line.name: quote(line.page) for line in table if line.linked(out)}
+    pages = {line.row.name: quote(line.page) for line in table if line.linked(out)}
     for page in (out / "rows").glob("*.html"):
         if page.stem not in pages:  # of a row that is no more
             page.unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
-import struct
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +15,7 @@ import nbformat
 from jinja2 import FileSystemLoader
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
+from PIL import Image
 
 from .charts import Figure
 
@@ -140,8 +141,6 @@ def image(figure: Figure) -> dict:
 
 def page_size(png: bytes) -> tuple[int, int]:
     """Width and height of a figure in pixels of the page, whatever the density of its file."""
-    pixels = struct.unpack(">II", png[16:24])
-    start = png.find(b"pHYs", 0, 200) + 4  # the chunk that says how many pixels are a metre
-    density = 0.0254 * struct.unpack(">I", png[start : start + 4])[0] if start > 3 else INCH
-    width, height = (round(number / density * INCH) for number in pixels)
-    return width, height
+    image = Image.open(io.BytesIO(png))
+    density = image.info.get("dpi", (INCH,))[0]
+    return tuple(round(number / density * INCH) for number in image.size)

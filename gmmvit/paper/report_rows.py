@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from nbformat import NotebookNode
 
-from ..core.errors import unknown
 from ..train.rows import Row
 from . import report_cells
 from .names import SCORES
@@ -18,26 +16,17 @@ from .runs import runs, unsound
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the profile with its run (None: no metrics) and its executed notebook (None: none can be read)."""
+    """A row of the profile."""
 
     row: Row
-    run: dict | None
-    notebook: NotebookNode | None
+    run: dict | None  # its metrics
+    notebook: NotebookNode | None  # executed; None: there is none that can be read
+    error: str  # what is wrong with its record, else the last error in the notebook
     wanted: bool  # whether its notebook is to become a page although nothing went wrong
-    unsound: str = ""  # what is wrong with its record
-
-    @property
-    def name(self) -> str:
-        return self.row.name
 
     @property
     def page(self) -> str:
-        return f"rows/{self.name}.html"
-
-    @cached_property
-    def error(self) -> str:
-        """What is wrong with the record, else the last error in the notebook, in one line."""
-        return self.unsound or report_cells.last_error(self.notebook)
+        return f"rows/{self.row.name}.html"
 
     @property
     def state(self) -> str:
@@ -68,13 +57,10 @@ class Line:
 
 def lines(params: Params, folder: Path) -> list[Line]:
     """Every row of a profile; `report_pages: [row, ...]` in its params file chooses the notebooks that become pages."""
-    wanted = params.rest.get("report_pages", list(params.rows))
-    for name in wanted:
-        if name not in params.rows:
-            raise ValueError(unknown("row in report_pages", name, params.rows))
     found, wrong = {run["row"]["name"]: run for run in runs(folder)}, unsound(folder)
-    notebooks = {name: report_cells.read(folder / "runs" / name / "run.ipynb") for name in params.rows}
-    return [
-        Line(row, found.get(name), notebooks[name], name in wanted, "" if name in found else wrong.get(name, ""))
-        for name, row in params.rows.items()
-    ]
+    wanted, table = params.rest.get("report_pages", params.rows), []
+    for name, row in params.rows.items():
+        notebook = report_cells.read(folder / "runs" / name / "run.ipynb")
+        error = wrong.get(name) or report_cells.last_error(notebook)
+        table.append(Line(row, found.get(name), notebook, error, name in wanted))
+    return table
