@@ -5,6 +5,7 @@ It is what was found and what was run, then the executed notebooks of reports/<p
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import subprocess
@@ -88,7 +89,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-PAGES.filters["duration"] = duration
+PAGES.filters |= {"duration": duration, "page_size": report_cells.page_size}
 
 
 def device(timing: dict) -> str:
@@ -129,11 +130,12 @@ def found(params: Params, table: list[Line]) -> dict:
     note, points = notebook.note_of(params.profile), headline.gains(rows)
     without = Counter(line.state for line in table if not line.run)
     drawn = headline.figure(points)
+    drawn = notebook.headed(drawn, note) if drawn and note else drawn
     return {
         "length": headline.length(passes(rows[rows.model.isin(BACKBONES)])),
         "sentences": headline.sentences(points, len(table), without),
         "table": headline.table(points, note).html() if (points.gain_n > 0).any() else "",
-        "figure": report_cells.image(notebook.headed(drawn, note) if note else drawn) if drawn else None,
+        "figure": base64.b64encode(drawn._repr_png_()).decode() if drawn else "",
     }
 
 

@@ -405,7 +405,8 @@ def test_without_executed_notebooks_the_report_that_is_there_stays(made):
 
 def test_figures_of_one_size_are_shown_in_one_size():
     for dpi in (150, 200, 300):
-        assert page_size(png(7 * dpi, 2 * dpi, dpi)) == pytest.approx((805, 230), abs=1)
+        size = page_size(base64.b64encode(png(7 * dpi, 2 * dpi, dpi)).decode())
+        assert size == pytest.approx({"width": 805, "height": 230}, abs=1)
 
 
 # ---- what was found --------------------------------------------------------------------------------------------------
