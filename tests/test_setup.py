@@ -28,7 +28,7 @@ IMPORT_NAMES = {
     "IPython": "ipython",
     "PIL": "pillow",
 }  # import name -> distribution, where they differ
-COMMANDS = {"jupyter", "nbval", "pandas", "torch-tb-profiler"}  # run or opened with, not imported
+COMMANDS = {"jupyter", "nbval", "torch-tb-profiler"}  # run or opened with, not imported
 EXTRAS = PROJECT["optional-dependencies"]
 
 
