@@ -134,24 +134,24 @@ def bench(name: str) -> dict:
 def show(made: charts.Figure | Table | None, folder: Path, name: str, note: str = "", found: str = "") -> None:
     """Shows a figure or a table with a note and saves it below `folder`; what is empty has not been run.
 
-    `found` is what its numbers say, or why nothing is drawn. Each output is marked for the report: {"name", "kind"}.
+    `found` is what its numbers say, or why nothing is drawn. Each output is marked for the report.
     """
     if found:
         display(Markdown(found), metadata=_mark(name, "found"))
     if not (made or found):
-        display(Markdown(f"*{name}: not run*"), metadata=_mark(name, "not run"))
+        display(Markdown(f"*{name}: not run*"), metadata=_mark(name, "not run", ran=False))
     elif isinstance(made, Table):
         table = replace(made, note=note or made.note)
         table.save(folder / "tables", name)
-        show_table(table, name, _mark(name, "table"))
+        show_table(table, name, _mark(name, "table", table.ran))
     elif made:
         figure = headed(made, note) if note else made
         charts.save(figure, folder / "figures", name)
         display(figure, metadata=_mark(name, "figure"))
 
 
-def _mark(name: str, kind: str) -> dict:
-    return {"gmmvit": {"name": name, "kind": kind}}
+def _mark(name: str, kind: str, ran: bool = True) -> dict:
+    return {"gmmvit": {"name": name, "kind": kind, "ran": ran}}
 
 
 @charts.styled

@@ -58,9 +58,9 @@ def sections(notebook: NotebookNode, name: str, files: Files) -> list[dict]:
     for number, (head, *cells) in enumerate(parts):
         title, _, prose = head.source.partition("\n")
         title, place, cells = title.lstrip("# "), f"{name}-{number}", [head | {"source": prose}, *cells]
-        shown = [output for output in outputs(cells) if output.output_type != "stream"]
-        text = body(cells, title, place, files, printed=False)
-        found.append({"title": title, "place": place, "body": text, "ran": not all(map(_idle, shown))})
+        told = [each.get("metadata", {}).get("gmmvit", {}) for each in outputs(cells) if each.output_type != "stream"]
+        ran, text = any(mark.get("ran", True) for mark in told), body(cells, title, place, files, printed=False)
+        found.append({"title": title, "place": place, "body": text, "ran": ran})
     return found
 
 
@@ -74,12 +74,6 @@ def body(cells: Iterable[Mapping], title: str, place: str, files: Files | None =
         numbered.append(nbformat.from_dict({**cell, **known}))
     resources = {"files": files or (lambda name, kind: {}), "printed": printed}
     return _exporter().from_notebook_node(nbformat.v4.new_notebook(cells=numbered), resources)[0]
-
-
-def _idle(output: NotebookNode) -> bool:
-    """Whether an output tells of no run: it says so, or is a table none of whose lines was run."""
-    mark, table = output.get("metadata", {}).get("gmmvit", {}), output.get("data", {}).get("text/html", "")
-    return mark.get("kind") == "not run" or "<table" in table and "<td" not in table
 
 
 @cache

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from .names import DATASETS, SCORES, readable
-from .runs import LARGER, NOT_RUN, WITHIN
+from .runs import FAILED, LARGER, NOT_RUN, WITHIN
 
 SMOKE = "smoke run: numbers mean nothing"
 ABSENT, UNKNOWN = "not in this profile", "not established"  # states beside those of gmmvit.paper.runs
@@ -78,6 +78,14 @@ class Table:
 
     def _printed(self) -> list[list[str]]:
         return [cells for cells, line in zip(self.cells(), self.lines, strict=True) if self.shown or not _idle(line)]
+
+    @property
+    def ran(self) -> bool:
+        """Whether a number of ours stands in it, or a failure; where none is to, it is a table of published ones."""
+        keys = {key for line in self.lines for key in line}
+        ours = {key.removesuffix(part) for part in ("_n", "_state") for key in keys if key.endswith(part)}
+        known = (not missing(line.get(key)) or _state(line, key) == FAILED for line in self.lines for key in ours)
+        return not ours or any(known)
 
     def rest(self, link: str = "") -> str:
         """A sentence on the lines that are not printed; `link` is where all of them are."""

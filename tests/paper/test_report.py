@@ -120,6 +120,12 @@ def a_table(ours="61.00 ± 1.00 (3)", **more):
     return Table([Column(name, {"name": "a | <b>"}.get(name, name)) for name in line], [line])
 
 
+def a_published_table():
+    """A table of the paper's, of whose rows none was run."""
+    lines = [{"name": "Dogs", "published": 81.5, "ours": None, "ours_n": 0, "ours_state": "not in this profile"}]
+    return Table(["name", "published", "ours"], lines, shown=True)
+
+
 def write_notebook(folder, name, sections, error=""):
     """An executed notebook: {heading and prose: outputs}."""
     cells = []
@@ -150,6 +156,7 @@ def made(tmp_path):
             (throughput({"a": 1.0, "b": 2.0}), folder, "main_results-gains", "", "Ours: <b>GAB</b>.")
         ),
         "## Where it looks": shown((None, folder, "main_results-heat")),
+        "## Published alone": shown((a_published_table(), folder, "main_results-elsewhere")),
     }
     write_notebook(folder / "notebooks", "main_results", sections)
     return Params("cpu", rows, {}), folder
@@ -368,6 +375,8 @@ def test_what_was_not_run_is_one_line_to_be_opened(made):
     page = Page(report.write(*made))
     closed = re.search(r'(?s)<details class="idle" id="main_results-3">(.*?)</details>', page.source)[1]
     assert "Where it looks" in closed and "main_results-heat: not run" in closed
+    published = re.search(r'(?s)<details class="idle" id="main_results-4">(.*?)</details>', page.source)[1]
+    assert "81.50" in published and "not in this profile" in published
     assert 'id="main_results-2"' in page.source and '<details class="idle" id="main_results-2"' not in page.source
 
 
