@@ -46,6 +46,15 @@ def styled(plot: Callable[..., Figure]) -> Callable[..., Figure]:
     return drawn
 
 
+def panels(width: float, height: float, lines: int, across: int, used: int | None = None, **options):
+    """A figure of so many inches, and its axes (lines, across), of which those beyond the first `used` are hidden."""
+    figure = Figure(figsize=(width, height))
+    grid = figure.subplots(lines, across, squeeze=False, **options)
+    for axes in grid.flat[grid.size if used is None else used :]:
+        axes.set_visible(False)
+    return figure, grid
+
+
 def settle(figure: Figure) -> None:
     """Gives everything its place: the layout of images needs a second look at itself, or words are cut off."""
     for _ in range(2):
@@ -67,8 +76,7 @@ def save(figure: Figure, folder: str | Path, name: str) -> None:
 @styled
 def learning_curve(history: History) -> Figure:
     """One run: loss on training images, and on test images where it is known, and the test's scores, by epoch."""
-    figure = Figure(figsize=(PAGE, 2.2))
-    loss, score = figure.subplots(1, 2)
+    figure, ((loss, score),) = panels(PAGE, 2.2, 1, 2)
     marker = "o" if len(history["epoch"]) < 30 else None
     for name, words in {"train_loss": "training", "test_loss": "test"}.items():
         if name in history:
@@ -88,22 +96,19 @@ def learning_curve(history: History) -> Figure:
 
 
 @styled
-def by_epoch(panels: Sequence[Mapping]) -> Figure | None:
+def by_epoch(scores: Sequence[Mapping]) -> Figure | None:
     """A score by epoch, {title, score, arms {arm: histories}} a panel: the mean, and the range of the seeds as a band.
 
     None where no run has two epochs: a dot is no curve.
     """
-    runs = [run for panel in panels for histories in panel["arms"].values() for run in histories]
+    runs = [run for panel in scores for histories in panel["arms"].values() for run in histories]
     if not any(len(run["epoch"]) > 1 for run in runs):
         return None
-    across = min(len(panels), 3)
-    down = -(-len(panels) // across)
-    figure = Figure(figsize=(max(COLUMN, PAGE * across / 3), 0.3 + 2 * down))
-    grid = figure.subplots(down, across, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    arms = list(dict.fromkeys(arm for panel in panels for arm in panel["arms"]))
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    across = min(len(scores), 3)
+    down = -(-len(scores) // across)
+    figure, grid = panels(max(COLUMN, PAGE * across / 3), 0.3 + 2 * down, down, across, len(scores))
+    arms = list(dict.fromkeys(arm for panel in scores for arm in panel["arms"]))
+    for axes, panel in zip(grid.flat, scores, strict=False):
         for arm, histories in panel["arms"].items():
             epochs = min((run["epoch"] for run in histories), key=len)  # as far as every run came
             values = np.array([run[panel["score"]][: len(epochs)] for run in histories])  # (runs, epochs)
@@ -127,9 +132,9 @@ def gains(points: pd.DataFrame) -> Figure | None:
     if len(points) < 2:
         return None
     datasets, labels = points.dataset.unique(), list(points.label.unique())
-    figure = Figure(figsize=(max(COLUMN, 1.2 + 1.6 * len(datasets)), 1.3 + 0.28 * len(labels)))
-    panels = figure.subplots(1, len(datasets), sharey=True, squeeze=False)[0]
-    for axes, dataset in zip(panels, datasets, strict=True):
+    width, height = max(COLUMN, 1.2 + 1.6 * len(datasets)), 1.3 + 0.28 * len(labels)
+    figure, (line,) = panels(width, height, 1, len(datasets), sharey=True)
+    for axes, dataset in zip(line, datasets, strict=True):
         axes.axvline(0, color="#444444", linewidth=0.8)
         for point in points[points.dataset == dataset].itertuples():
             y, known = labels.index(point.label), not missing(point.gain_low)
@@ -140,7 +145,7 @@ def gains(points: pd.DataFrame) -> Figure | None:
                 axes.plot(point.published, y, "D", color=PUBLISHED, markersize=3.5, zorder=1)
         axes.set(xlabel="gain in top-1 (points)", title=DATASETS.get(dataset, dataset))
     ours, one, theirs = (
-        panels[0].plot([], [], shape, color=colour, markerfacecolor=face, label=label)[0]
+        line[0].plot([], [], shape, color=colour, markerfacecolor=face, label=label)[0]
         for shape, colour, face, label in (
             ("o-", "C0", "C0", "mean over seeds, 95 % interval"),
             ("o", "C0", "white", "one seed"),
@@ -150,8 +155,8 @@ def gains(points: pd.DataFrame) -> Figure | None:
     several, single, printed = points.gain_low.notna(), points.gain_low.isna(), points.published.notna()
     handles = [each for each, there in ((ours, several), (one, single), (theirs, printed)) if there.any()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3 if len(datasets) > 1 else 2)
-    panels[0].set_yticks(range(len(labels)), labels)
-    panels[0].set_ylim(len(labels) - 0.5, -0.5)
+    line[0].set_yticks(range(len(labels)), labels)
+    line[0].set_ylim(len(labels) - 0.5, -0.5)
     return figure
 
 
@@ -164,9 +169,8 @@ def kernels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure | None:
     datasets = ours.dataset.unique()
     if not len(datasets):
         return None
-    figure = Figure(figsize=(min(PAGE, max(COLUMN, 1.9 * len(datasets))), 2.4))
-    panels = figure.subplots(1, len(datasets), squeeze=False, sharey=True)[0]
-    for axes, dataset in zip(panels, datasets, strict=True):
+    figure, (line,) = panels(min(PAGE, max(COLUMN, 1.9 * len(datasets))), 2.4, 1, len(datasets), sharey=True)
+    for axes, dataset in zip(line, datasets, strict=True):
         found, printed = ours[ours.dataset == dataset], published[published.dataset == dataset]
         axes.axhline(0, color="#444444", linewidth=0.8)
         if len(printed):
@@ -176,8 +180,8 @@ def kernels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure | None:
         axes.errorbar(found.label, found.gain, half, marker="o", color="C0", label=words)
         axes.set(xlabel="kernels", title=DATASETS.get(dataset, dataset))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[0].set_ylabel("gain over no mask (points)")
-    figure.legend(*_first_of_each(panels), loc="outside upper center", ncols=2)
+    line[0].set_ylabel("gain over no mask (points)")
+    figure.legend(*_first_of_each(line), loc="outside upper center", ncols=2)
     return figure
 
 
@@ -201,9 +205,9 @@ def arms(rows: pd.DataFrame) -> Figure | None:
     series = list(rows.series.unique())
     labels = {group: list(alike.label.unique()) for group, alike in rows.groupby("group", sort=False)}
     heights = [len(each) for each in labels.values()]
-    figure = Figure(figsize=(COLUMN, 0.9 + 0.26 * sum(heights) + 0.3 * len(labels)))
-    panels = figure.subplots(len(labels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (group, names) in zip(panels, labels.items(), strict=True):
+    height = 0.9 + 0.26 * sum(heights) + 0.3 * len(labels)
+    figure, grid = panels(COLUMN, height, len(labels), 1, sharex=True, height_ratios=heights)
+    for axes, (group, names) in zip(grid[:, 0], labels.items(), strict=True):
         alike = rows[rows.group == group]
         for (label, each), values in alike.groupby(["label", "series"], sort=False).top1:
             which = series.index(each)
@@ -213,9 +217,9 @@ def arms(rows: pd.DataFrame) -> Figure | None:
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_title(group, loc="left")
-    panels[-1].set_xlabel("test top-1 accuracy (%)")
+    axes.set_xlabel("test top-1 accuracy (%)")
     if any(series):
-        handles = [panels[0].plot([], [], "o", color=f"C{i}", label=name)[0] for i, name in enumerate(series)]
+        handles = [axes.plot([], [], "o", color=f"C{i}", label=name)[0] for i, name in enumerate(series)]
         figure.legend(handles=handles, loc="outside upper right", ncols=len(series))
     return figure
 
@@ -223,8 +227,7 @@ def arms(rows: pd.DataFrame) -> Figure | None:
 @styled
 def throughput(rates: Mapping[str, float], reference: str | None = None) -> Figure:
     """Images per second of each arm as bars; beside them the time of a step against that of the reference."""
-    figure = Figure(figsize=(COLUMN, 0.6 + 0.28 * len(rates)))
-    axes = figure.subplots()
+    figure, ((axes,),) = panels(COLUMN, 0.6 + 0.28 * len(rates), 1, 1)
     names, values = list(rates), list(rates.values())
     axes.barh(names, values, color=[PUBLISHED if name == reference else "C0" for name in names], height=0.65)
     for name, value in rates.items():
@@ -254,9 +257,8 @@ def learned_layers(runs: Iterable[Mapping]) -> Figure:
     runs = list(runs)
     places = list(dict.fromkeys((run["dataset"], run["model"]) for run in runs))
     arms = list(dict.fromkeys(run["arm"] for run in runs))
-    figure = Figure(figsize=(PAGE, 0.8 + 1.6 * len(places)))
-    panels = figure.subplots(len(places), len(START), squeeze=False)
-    for line, place in zip(panels, places, strict=True):
+    figure, grid = panels(PAGE, 0.8 + 1.6 * len(places), len(places), len(START))
+    for line, place in zip(grid, places, strict=True):
         for axes, (name, (start, label)) in zip(line, START.items(), strict=True):
             axes.axhline(start, color=PUBLISHED, linewidth=0.8)
             for run in (run for run in runs if (run["dataset"], run["model"]) == place):
@@ -271,7 +273,7 @@ def learned_layers(runs: Iterable[Mapping]) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.ticklabel_format(axis="y", useOffset=False)
         line[0].set_title(f"{place[0]}, {place[1]}", loc="left")
-    for axes in panels[-1]:
+    for axes in grid[-1]:
         axes.set_xlabel("layer")
     grey = {"where training began": "-"}
     if any(not missing(run[f"{name}_published"]) for run in runs for name in START):
@@ -279,7 +281,7 @@ def learned_layers(runs: Iterable[Mapping]) -> Figure:
     lines = [(name, f"C{i}", "-") for i, name in enumerate(arms)] + [
         (name, PUBLISHED, dash) for name, dash in grey.items()
     ]
-    handles = [panels[0, 0].plot([], [], color=colour, linestyle=dash, label=name)[0] for name, colour, dash in lines]
+    handles = [grid[0, 0].plot([], [], color=colour, linestyle=dash, label=name)[0] for name, colour, dash in lines]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)))
     return figure
 
@@ -287,8 +289,7 @@ def learned_layers(runs: Iterable[Mapping]) -> Figure:
 @styled
 def decay(regular: Regularities, fits: Iterable[Fit] = (), head: int = 0) -> Figure:
     """Mean weight (and sd) of a mask by distance of query and key, with fitted mixtures."""
-    figure = Figure(figsize=(COLUMN, 2.5))
-    axes = figure.subplots()
+    figure, ((axes,),) = panels(COLUMN, 2.5, 1, 1)
     axes.axhline(0, color="#444444", linewidth=0.6)
     mean, spread = regular.weight[head], regular.spread[head]
     axes.errorbar(regular.distance, mean, spread, fmt="o", color="#444444", label="mean ± sd of the pairs")
@@ -305,9 +306,8 @@ def decay(regular: Regularities, fits: Iterable[Fit] = (), head: int = 0) -> Fig
 @styled
 def r2_by_kernels(layers: Mapping[str, tuple[Sequence[Fit], Explained]]) -> Figure:
     """R2 of the mixtures of K kernels, for each layer {name: (fits, by_distance)}, with its bound as a dashed line."""
-    figure = Figure(figsize=(COLUMN, 2.8))
-    axes = figure.subplots()
-    colours = _ramp(len(layers))
+    figure, ((axes,),) = panels(COLUMN, 2.8, 1, 1)
+    colours = colormaps["viridis"](np.linspace(0, 0.85, len(layers)))  # of the map, what is readable on white
     for (name, (fits, bound)), colour in zip(layers.items(), colours, strict=True):
         counts = [len(fit.sigma) for fit in fits]
         axes.plot(counts, [fit.r2 for fit in fits], "o-", color=colour, markersize=3, label=name)
@@ -322,21 +322,14 @@ def r2_by_kernels(layers: Mapping[str, tuple[Sequence[Fit], Explained]]) -> Figu
     return figure
 
 
-def _ramp(count: int) -> list:
-    """Colours of layers in order: a part of the map that is readable on white."""
-    return [colormaps["viridis"](x) for x in np.linspace(0, 0.85, max(count, 1))]
-
-
 @styled
 def shifts(curves: Mapping[str, Iterable[Mapping[str, Sequence[float]]]]) -> Figure:
     """lambda - area over the samples by epoch: median, middle half and middle 90 %, each the mean over the seeds."""
     across = min(len(curves), 3)
     down = -(-len(curves) // across)
-    figure = Figure(figsize=(max(COLUMN, 2.3 * across), 0.5 + 1.9 * down))
-    panels = figure.subplots(down, across, squeeze=False, sharey=True)
-    for axes in panels.flat[len(curves) :]:
-        axes.set_visible(False)
-    for axes, (name, histories) in zip(panels.flat, curves.items(), strict=False):
+    width, height = max(COLUMN, 2.3 * across), 0.5 + 1.9 * down
+    figure, grid = panels(width, height, down, across, len(curves), sharey=True)
+    for axes, (name, histories) in zip(grid.flat, curves.items(), strict=False):
         histories = list(histories)
         epochs = min((history["epoch"] for history in histories), key=len)  # as far as every run came
         low, lower, median, upper, high = (
@@ -351,9 +344,9 @@ def shifts(curves: Mapping[str, Iterable[Mapping[str, Sequence[float]]]]) -> Fig
         axes.plot(epochs, median, color="C0", marker="o" if len(epochs) < 30 else None, label="median")
         axes.set_title(name)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    for axes in panels.flat[max(0, len(curves) - across) : len(curves)]:
+    for axes in grid.flat[max(0, len(curves) - across) : len(curves)]:
         axes.set_xlabel("epoch")
-    for axes in panels[:, 0]:
+    for axes in grid[:, 0]:
         axes.set_ylabel("λ − area of the box")
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure

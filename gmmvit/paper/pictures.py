@@ -13,11 +13,11 @@ from ..analysis.fields import central_patch
 from ..analysis.positions import grid_of_kernel, sliced
 from ..core.grids import Grid
 from ..dense.ade import IGNORED
-from .charts import COLUMN, PAGE, Figure, styled
+from .charts import COLUMN, PAGE, Figure, panels, styled
 from .tables import text
 
 SIGNED, POSITIVE = "RdBu_r", "viridis"
-HEAT, ACROSS = "inferno", 6  # panels side by side
+ACROSS = 6  # fields side by side
 SHARES = {"area": "area", "inside": "attention", "code": "λ, code", "paper": "λ, paper"}
 OBJECT, CLASS = 0.45, 0.7  # how far the colour of an object or of a class covers a pixel
 GOLDEN = 0.6180339887
@@ -41,48 +41,42 @@ def mask_grid(masks: Mapping[str, np.ndarray], grid: Grid | None = None, query: 
     across = heads if heads > 1 else min(len(shown), 5)
     lines = len(shown) if heads > 1 else -(-len(shown) // across)
     cell = min(1.4, (PAGE - 1.2) / across)
-    figure = Figure(figsize=(max(COLUMN, cell * across + 1.2), (cell + 0.25 * (heads == 1)) * lines + 0.5))
-    panels = figure.subplots(lines, across, squeeze=False)
-    for axes in panels.flat:
-        axes.set_visible(False)
+    width, height = max(COLUMN, cell * across + 1.2), (cell + 0.25 * (heads == 1)) * lines + 0.5
+    figure, places = panels(width, height, lines, across, 0)
     for layer, (name, mask) in enumerate(shown.items()):
-        line = panels[layer] if heads > 1 else panels.flat[layer : layer + 1]
+        line = places[layer] if heads > 1 else places.flat[layer : layer + 1]
         for head, (axes, weight) in enumerate(zip(line, mask, strict=False), 1):
             image = _signed(axes, weight, widest)
             axes.set(visible=True, title=name if heads == 1 else f"head {head}" if layer == 0 else "")
             if query is not None:
                 axes.add_patch(_cell(*query))
         if heads > 1:
-            line[0].set_ylabel(name, rotation=0, ha="right", va="center")
-    figure.colorbar(image, ax=panels, label="mask weight", pad=0.01, aspect=10 * lines, shrink=0.8)
+            _called(line, name)
+    figure.colorbar(image, ax=places, label="mask weight", pad=0.01, aspect=10 * lines, shrink=0.8)
     figure.supxlabel("key patch" if query is None else "column of the key")
     figure.supylabel("query patch" if query is None else "row of the key")
     return figure
 
 
 @styled
-def reverse_convolution(kernel: np.ndarray, queries: Sequence[Grid] | None = None) -> Figure:
+def reverse_convolution(kernel: np.ndarray, label: str = "mask weight") -> Figure:
     """A (2n-1) x (2n-1) kernel of relative positions, and what three queries see of it: an n x n window each.
 
     The window slides against the query: the further down and right the query, the further up and left the window.
     """
-    rows, columns = ((side + 1) // 2 for side in kernel.shape)
-    queries = queries or [(0, 0), (rows // 2, columns // 2), (rows - 1, columns - 1)]
+    rows, columns = grid_of_kernel(kernel)
+    queries = {"C4": (0, 0), "C2": (rows // 2, columns // 2), "C3": (rows - 1, columns - 1)}  # by colour
     limit = np.abs(kernel).max()
-    figure = Figure(figsize=(PAGE, 2.6))
-    whole, *parts = figure.subplots(1, 1 + len(queries), width_ratios=[1.6] + [1] * len(queries))
-    image = _signed(whole, kernel, limit, (-columns + 0.5, columns - 0.5, rows - 0.5, -rows + 0.5))
-    _from_query_to_key(whole, rows, columns)
-    for i, (axes, (row, column)) in enumerate(zip(parts, queries, strict=True)):
-        colour = ("C4", "C2", "C3")[i % 3]
+    figure, ((whole, *parts),) = panels(PAGE, 2.6, 1, 4, width_ratios=[1.6, 1, 1, 1])
+    image = _relative(whole, kernel, limit)
+    for axes, (colour, (row, column)) in zip(parts, queries.items(), strict=True):
         corner = (-column - 0.5, -row - 0.5)
         whole.add_patch(Rectangle(corner, columns, rows, fill=False, edgecolor=colour, linewidth=1.5, clip_on=False))
-        top, left = rows - 1 - row, columns - 1 - column
-        _signed(axes, kernel[top : top + rows, left : left + columns], limit)
+        _signed(axes, sliced(kernel, (row, column)), limit)
         axes.add_patch(_cell(row, column))
         axes.set_title(f"query in row {row + 1},\ncolumn {column + 1}")
         axes.spines[:].set(color=colour, linewidth=1.5, visible=True)
-    figure.colorbar(image, ax=[whole, *parts], label="mask weight", shrink=0.8, pad=0.01)
+    figure.colorbar(image, ax=[whole, *parts], label=label, shrink=0.8, pad=0.01)
     return figure
 
 
@@ -90,33 +84,28 @@ def reverse_convolution(kernel: np.ndarray, queries: Sequence[Grid] | None = Non
 def heat_maps(images: np.ndarray, heats: Mapping[str, np.ndarray]) -> Figure:
     """Images (B, H, W, 3), and below them the attention (B, H, W) of each arm laid over; each map scaled to itself."""
     count = len(images)
-    figure = Figure(figsize=(min(PAGE, 0.9 + 1.2 * count), 1.2 * (1 + len(heats))))
-    panels = figure.subplots(1 + len(heats), count, squeeze=False)
-    for axes, picture in zip(panels[0], images, strict=True):
+    figure, grid = panels(min(PAGE, 0.9 + 1.2 * count), 1.2 * (1 + len(heats)), 1 + len(heats), count)
+    for axes, picture in zip(grid[0], images, strict=True):
         _bare(axes).imshow(picture)
-    for line, (name, heat) in zip(panels[1:], heats.items(), strict=True):
+    _called(grid[0], "image")
+    for line, (name, heat) in zip(grid[1:], heats.items(), strict=True):
         for axes, picture, attention in zip(line, images, heat, strict=True):
             grey = np.asarray(picture) @ np.array([0.299, 0.587, 0.114])
             _bare(axes).imshow(grey, cmap="gray")
-            low, high = attention.min(), attention.max()
-            image = axes.imshow((attention - low) / (high - low or 1.0), cmap="inferno", vmin=0, vmax=1, alpha=0.6)
-        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
-    panels[0, 0].set_ylabel("image", rotation=0, ha="right", va="center")
-    bar = figure.colorbar(image, ax=panels, label="attention", ticks=[0, 1], pad=0.01, aspect=10 * len(panels))
-    bar.ax.set_yticklabels(["map's\nleast", "map's\nmost"])
-    return figure
+            image = _scaled(axes, attention, alpha=0.6)
+        _called(line, name)
+    return _least_to_most(figure, image, grid, "attention", 10)
 
 
 @styled
 def steps(matrices: Mapping[str, np.ndarray], words: Mapping[str, str]) -> Figure:
     """Matrices (queries, keys) side by side, each with its own colour bar, which says in words what its numbers are."""
-    figure = Figure(figsize=(PAGE, 1.1 + PAGE / len(matrices)))
-    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
-    for axes, (name, matrix) in zip(panels, matrices.items(), strict=True):
+    figure, (line,) = panels(PAGE, 1.1 + PAGE / len(matrices), 1, len(matrices))
+    for axes, (name, matrix) in zip(line, matrices.items(), strict=True):
         image = _weights(axes, matrix)
         axes.set(title=name, xlabel="key patch")
         figure.colorbar(image, ax=axes, location="bottom", pad=0.03, shrink=0.9, label=words[name])
-    panels[0].set_ylabel("query patch")
+    line[0].set_ylabel("query patch")
     return figure
 
 
@@ -124,28 +113,31 @@ def steps(matrices: Mapping[str, np.ndarray], words: Mapping[str, str]) -> Figur
 def mixture(kernels: Mapping[str, np.ndarray]) -> Figure:
     """Kernels of relative positions (2n-1, 2n-1) by distance, the last of them, their sum, in black and as an image."""
     *_, total = kernels.items()
-    rows, columns = ((side + 1) // 2 for side in total[1].shape)
+    rows, columns = grid_of_kernel(total[1])
     distance = np.hypot(*np.meshgrid(np.arange(1 - rows, rows), np.arange(1 - columns, columns), indexing="ij")).ravel()
     order = np.argsort(distance, kind="stable")
-    figure = Figure(figsize=(PAGE, 2.9))
-    lines, whole = figure.subplots(1, 2, width_ratios=[1.6, 1])
+    figure, ((lines, whole),) = panels(PAGE, 2.9, 1, 2, width_ratios=[1.6, 1])
     lines.axhline(0, color="#444444", linewidth=0.6)
     for name, kernel in kernels.items():
         look = {"color": "black", "linewidth": 2} if name == total[0] else {}
         lines.plot(distance[order], kernel.ravel()[order], label=name, **look)
     lines.set(xlabel="distance of query and key (patches)", ylabel="mask weight")
-    image = _weights(whole, total[1], (-columns + 0.5, columns - 0.5, rows - 0.5, -rows + 0.5))
-    _from_query_to_key(whole, rows, columns)
+    image = _relative(whole, total[1])
     whole.set_title(total[0])
     figure.colorbar(image, ax=whole, label="mask weight")
     figure.legend(*lines.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return figure
 
 
-def _from_query_to_key(axes, rows: int, columns: int) -> None:
+def _relative(axes, kernel: np.ndarray, limit: float = 0.0):
+    """An image of weights by relative position, whose axes count from the query to the key."""
+    rows, columns = grid_of_kernel(kernel)
+    extent = -columns + 0.5, columns - 0.5, rows - 0.5, -rows + 0.5
+    image = _signed(axes, kernel, limit, extent) if limit else _weights(axes, kernel, extent)
     axes.set(xlabel="columns from query to key", ylabel="rows from query to key")
     axes.set_xticks([1 - columns, 0, columns - 1])
     axes.set_yticks([1 - rows, 0, rows - 1])
+    return image
 
 
 def _weights(axes, matrix: np.ndarray, extent: tuple | None = None):
@@ -174,6 +166,25 @@ def _bare(axes):
     return axes
 
 
+def _called(line, words: str) -> None:
+    """Writes the name of a line of panels beside its first."""
+    line[0].set_ylabel(words, rotation=0, ha="right", va="center")
+
+
+def _scaled(axes, image: np.ndarray, **look):
+    """A map from its own least to its own most."""
+    image = np.asarray(image, dtype=np.float64)
+    shown = (image - image.min()) / (np.ptp(image) or 1.0)
+    return axes.imshow(shown, cmap="inferno", vmin=0, vmax=1, **look)
+
+
+def _least_to_most(figure: Figure, image, grid: np.ndarray, label: str, aspect: int) -> Figure:
+    """The figure with the bar of colours of maps that are each scaled to itself."""
+    bar = figure.colorbar(image, ax=grid, label=label, ticks=[0, 1], pad=0.01, aspect=aspect * len(grid))
+    bar.ax.set_yticklabels(["map's\nleast", "map's\nmost"])
+    return figure
+
+
 # ---- fields and biases ----------------------------------------------------------------------------------------------
 
 
@@ -185,27 +196,20 @@ def fields(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     lines = list(dict.fromkeys(line for each in maps.values() for line in each))
     across = min(len(names), ACROSS)
     cell = min(1.2, (PAGE - 1.9) / across)
-    figure = Figure(figsize=(1.9 + cell * across, ((cell + 0.1) * len(lines) + 0.5) * len(blocks)))
-    panels = figure.subplots(len(blocks) * len(lines), across, squeeze=False)
-    for axes in panels.flat:
-        axes.set_visible(False)
-    for row, axes_of_line in enumerate(panels):
+    height = ((cell + 0.1) * len(lines) + 0.5) * len(blocks)
+    figure, grid = panels(1.9 + cell * across, height, len(blocks) * len(lines), across, 0)
+    for row, axes_of_line in enumerate(grid):
         block, line = blocks[row // len(lines)], lines[row % len(lines)]
-        axes_of_line[0].set_ylabel(line, rotation=0, ha="right", va="center")
+        _called(axes_of_line, line)
         for axes, name in zip(axes_of_line, block, strict=False):
             _bare(axes).set(visible=True, title=name.replace(", ", ",\n") if line == lines[0] else "")
             if line in maps[name]:
-                field = np.asarray(maps[name][line], dtype=np.float64)
-                image = axes.imshow((field - field.min()) / (np.ptp(field) or 1.0), cmap=HEAT, vmin=0, vmax=1)
+                image, side = _scaled(axes, maps[name][line]), np.shape(maps[name][line])[1]
                 if line == lines[-1]:
-                    axes.set_xticks([0, field.shape[1] - 1], ["1", f"{field.shape[1]} px"])
+                    axes.set_xticks([0, side - 1], ["1", f"{side} px"])
             else:
                 axes.text(0.5, 0.5, "–", ha="center", va="center", transform=axes.transAxes)
-    bar = figure.colorbar(
-        image, ax=panels, label="sensitivity to a pixel", ticks=[0, 1], pad=0.01, aspect=12 * len(panels)
-    )
-    bar.ax.set_yticklabels(["map's\nleast", "map's\nmost"])
-    return figure
+    return _least_to_most(figure, image, grid, "sensitivity to a pixel", 12)
 
 
 @styled
@@ -215,16 +219,15 @@ def seen_by_queries(kernels: Mapping[str, np.ndarray]) -> Figure:
     rows, columns = grid
     middle = central_patch(grid)[0] * columns + central_patch(grid)[1]
     queries = list(dict.fromkeys((0, 1, 2, columns - 1, middle, rows * columns - columns, rows * columns - 1)))
-    figure = Figure(figsize=(PAGE, 0.3 + 1.0 * len(kernels)))
-    panels = figure.subplots(len(kernels), len(queries), squeeze=False)
-    for axes, n in zip(panels[0], queries, strict=True):
+    figure, places = panels(PAGE, 0.3 + 1.0 * len(kernels), len(kernels), len(queries))
+    for axes, n in zip(places[0], queries, strict=True):
         axes.set_title(f"n = {n}")
-    for line, (name, kernel) in zip(panels, kernels.items(), strict=True):
+    for line, (name, kernel) in zip(places, kernels.items(), strict=True):
         for axes, n in zip(line, queries, strict=True):
             query = divmod(n, columns)
             image = _bare(axes).imshow(sliced(kernel, query), cmap=POSITIVE, vmin=kernel.min(), vmax=kernel.max())
             axes.add_patch(_cell(*query))
-        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
+        _called(line, name)
         figure.colorbar(image, ax=list(line), pad=0.01, aspect=10, label="position bias")
     return figure
 
@@ -236,13 +239,11 @@ def seen_by_the_centre(kernels: Mapping[str, Mapping[str, np.ndarray]]) -> Figur
     The layers of a line share their scale of colour.
     """
     deepest = max(len(layers) for layers in kernels.values())
-    figure = Figure(figsize=(PAGE, 0.3 + len(kernels) * min(1.0, 0.3 + 6.0 / deepest)))
-    panels = figure.subplots(len(kernels), deepest, squeeze=False)
-    for axes in panels.flat:
-        axes.set_visible(False)
-    for number, axes in enumerate(panels[0], 1):
+    height = 0.3 + len(kernels) * min(1.0, 0.3 + 6.0 / deepest)
+    figure, grid = panels(PAGE, height, len(kernels), deepest, 0)
+    for number, axes in enumerate(grid[0], 1):
         axes.set_title(f"layer {number}" if number == 1 else f"{number}")
-    for line, (name, layers) in zip(panels, kernels.items(), strict=True):
+    for line, (name, layers) in zip(grid, kernels.items(), strict=True):
         query = central_patch(grid_of_kernel(next(iter(layers.values()))))
         seen = [sliced(kernel, query) for kernel in layers.values()]
         seen = [each - each.min() for each in seen]
@@ -250,16 +251,8 @@ def seen_by_the_centre(kernels: Mapping[str, Mapping[str, np.ndarray]]) -> Figur
         for axes, each in zip(line, seen, strict=False):
             image = _bare(axes).imshow(each, cmap=POSITIVE, vmin=0, vmax=highest)
             axes.set_visible(True)
-        line[0].set_ylabel(name.replace(", ", ",\n"), rotation=0, ha="right", va="center")
+        _called(line, name.replace(", ", ",\n"))
         figure.colorbar(image, ax=list(line), pad=0.01, aspect=8, label="bias − least")
-    return figure
-
-
-@styled
-def slicing(kernel: np.ndarray) -> Figure:
-    """One table of relative biases, and the windows of it that three queries see."""
-    figure = reverse_convolution(kernel)
-    figure.axes[-1].set_ylabel("position bias")  # of the colour bar
     return figure
 
 
@@ -270,9 +263,8 @@ def slicing(kernel: np.ndarray) -> Figure:
 def mixed_images(lines: Iterable[Mapping]) -> Figure:
     """Mixed images (of gmmvit.paper.transmix), a line each: their parts, box, attention, and the shares as bars."""
     lines = list(lines)
-    figure = Figure(figsize=(PAGE, 0.4 + 1.1 * len(lines)))
-    panels = figure.subplots(len(lines), 5, squeeze=False, width_ratios=[1, 1, 1, 1.35, 1.7])
-    for (own, pasted, mixed, attention, bars), line in zip(panels, lines, strict=True):
+    figure, grid = panels(PAGE, 0.4 + 1.1 * len(lines), len(lines), 5, width_ratios=[1, 1, 1, 1.35, 1.7])
+    for (own, pasted, mixed, attention, bars), line in zip(grid, lines, strict=True):
         top, bottom, left, right = line["box"]
         height, width = line["own"].shape[:2]
         for axes, name in ((own, "own"), (pasted, "pasted"), (mixed, "mixed")):
@@ -287,13 +279,10 @@ def mixed_images(lines: Iterable[Mapping]) -> Figure:
             axes.axis("off")
         _bars(bars, [line[name] for name in SHARES])
         bars.tick_params(labelbottom=line is lines[-1])
-    for axes, title in zip(
-        panels[0],
-        ("own image", "pasted image", "mixed", "attention\nto each patch", "share of the\npasted image"),
-        strict=True,
-    ):
+    titles = "own image", "pasted image", "mixed", "attention\nto each patch", "share of the\npasted image"
+    for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title)
-    panels[-1, -1].set_xlabel("share")
+    grid[-1, -1].set_xlabel("share")
     return figure
 
 
@@ -334,8 +323,7 @@ def segmentations(arms: Mapping[str, Arrays]) -> Figure:
 
 
 def _grid(lines: int, titles: Sequence[str]) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(0.2 + 1.6 * len(titles), 0.25 + 1.6 * lines))
-    grid = figure.subplots(lines, len(titles), squeeze=False)
+    figure, grid = panels(0.2 + 1.6 * len(titles), 0.25 + 1.6 * lines, lines, len(titles))
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title)
     for axes in grid.flat:

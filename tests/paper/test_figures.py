@@ -81,7 +81,7 @@ def smoke(profile):
     known, rows = notebook.records(profile), frame(profile)
     biased = erf_views.with_biases(erf_views.views(known.rows, known.runs))
     first = biased[0].biases["layer 5"]
-    yield pictures.slicing(first)
+    yield pictures.reverse_convolution(first, "position bias")
     yield pictures.seen_by_queries({"untrained": first, "trained": first})
     yield pictures.seen_by_the_centre(erf_views.summed(biased))
     heads = gab.heads(gab.arms(rows))

@@ -14,7 +14,7 @@ from gmmvit.analysis import drawn
 from gmmvit.analysis.fields import fit_gaussian
 from gmmvit.models import create_model
 from gmmvit.paper.gab import fields_table, fit_field, fits_table, published_fits_table
-from gmmvit.paper.pictures import fields, seen_by_queries, seen_by_the_centre, slicing
+from gmmvit.paper.pictures import fields, reverse_convolution, seen_by_queries, seen_by_the_centre
 from gmmvit.paper.published import table
 from gmmvit.paper.views import LAST, LOOKED, RESET, View, summed, views, with_biases
 from gmmvit.train import learned
@@ -155,4 +155,4 @@ def test_the_figures_show_what_they_are_given():
     centres = [axes.images[0].get_array() for axes in figure.axes if axes.get_visible() and axes.images]
     assert len(centres) == 4 and all(each.argmax() == 27 and each.min() == 0 for each in centres)
     assert [axes.get_title() for axes in figure.axes[:3]] == ["layer 1", "2", "3"]
-    assert slicing(kernels["layer 1"]).axes[-1].get_ylabel() == "position bias"
+    assert reverse_convolution(kernels["layer 1"], "position bias").axes[-1].get_ylabel() == "position bias"
