@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +51,13 @@ def cost(model: nn.Module, img_size: int | Grid | None = None) -> Cost:
     image = weight.new_zeros((1, *input_size(model, img_size))).requires_grad_()
     flops, layers, macs = FlopCounterMode(display=False), _AttentionLayers(), []
     explicit = sdpa_kernel(SDPBackend.MATH)  # older counters do not know the CPU's fused kernel
-    with at_rest(model), _paper_hooks(model, macs), torch.enable_grad(), explicit, flops, layers:
+    with ExitStack() as stack:
+        for module in model.modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d, nn.LayerNorm, nn.GELU, GELU)):
+                count = module.register_forward_hook(lambda each, _, output: macs.append(paper_macs(each, output)))
+                stack.callback(count.remove)
+        for context in (at_rest(model), torch.enable_grad(), explicit, flops, layers):
+            stack.enter_context(context)
         model(image)  # with gradients: without them fused paths hide products from the counter
     return Cost(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -69,16 +74,6 @@ def paper_macs(module: nn.Module, output: torch.Tensor) -> int:
     if isinstance(module, nn.Conv2d):
         return output.numel() * (module.weight[0].numel() + (module.bias is not None))
     return output.numel()  # GELU, LayerNorm: one for each element
-
-
-@contextmanager
-def _paper_hooks(model: nn.Module, macs: list[int]) -> Iterator[None]:
-    counted = [m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d, nn.LayerNorm, nn.GELU, GELU))]
-    with ExitStack() as stack:
-        for module in counted:
-            handle = module.register_forward_hook(lambda m, _, output: macs.append(paper_macs(m, output)))
-            stack.callback(handle.remove)
-        yield
 
 
 class _AttentionLayers(TorchDispatchMode):

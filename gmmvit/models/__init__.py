@@ -106,20 +106,15 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         if name in SIZES:
             model_options["readout"] = readout
         pixels = side(img_size)
+        model_options |= {"img_size": pixels, "num_classes": num_classes, "drop_path_rate": drop_path_rate}
+        own = {"input_size": (model_options.get("in_chans", 3), pixels, pixels), "num_classes": num_classes}
         model = build_model_with_cfg(
             BACKBONES[name],
             f"gmmvit_{name}",
             pretrained=False,
             pretrained_cfg=pretrained_cfg,
-            pretrained_cfg_overlay={
-                "input_size": (model_options.get("in_chans", 3), pixels, pixels),
-                "num_classes": num_classes,
-                **(pretrained_cfg_overlay or {}),
-            },
+            pretrained_cfg_overlay=own | (pretrained_cfg_overlay or {}),
             feature_cfg={"feature_cls": "getter", "out_indices": 3},
-            img_size=pixels,
-            num_classes=num_classes,
-            drop_path_rate=drop_path_rate,
             **model_options,
         )
         explicit_attention_on_cpu(model)
