@@ -9,23 +9,19 @@ import pandas as pd
 
 from . import charts, gab, gmm, transmix
 from .names import MODELS, readable
-from .runs import LARGER as BEYOND
-from .runs import WITHIN
-from .tables import Column, Table, cell, missing, span, text
+from .runs import NOT_RUN
+from .tables import AHEAD, BEHIND, LEVEL, SINGLE, Column, Table, gains_told, span
 
 NAMED = 6  # gains that a sentence names before it counts the rest
 LETTERS = 28  # of a line of the figure's labels
-LARGER, LOSS = "larger than the seeds' spread", "below zero by more than the seeds' spread"
-LEVEL, SINGLE = "within the seeds' spread, not to be told from zero", "of one seed, of which nothing can be said"
 
 
 def gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """Every gain of the papers that the rows of a frame measure, run or not: label, dataset, gain, published, said."""
+    """Every gain of the papers that the rows of a frame measure, run or not: label, dataset, gain, published."""
     biased, mixed = gab.gain_points(gab.arms(rows)), transmix.gain_points(transmix.comparisons(rows))
     biased["label"] = [f"{MODELS.get(m, m)}, {arm}" for m, arm in zip(biased.model, biased.arm, strict=True)]
     mixed["label"] = [f"TransMix, {label}" for label in mixed.label]
-    found = pd.concat([gmm.main_gains(rows), biased, mixed])
-    return readable(found.assign(said=[_kind(point) for point in found.to_dict("records")]))
+    return readable(pd.concat([gmm.main_gains(rows), biased, mixed]))
 
 
 def length(passes: Collection[int]) -> str:
@@ -42,47 +38,26 @@ def sentences(points: pd.DataFrame, rows: int, without: Mapping[str, int]) -> di
 
     Of so many rows those without a result are counted by their state.
     """
-    kinds: dict[str, list[str]] = {kind: [] for kind in (LARGER, LOSS, LEVEL, SINGLE, "")}
-    for point in points.to_dict("records"):
-        kinds[point["said"]].append(_words(point))
-    unknown = kinds.pop("")
-    ran = sum(map(len, kinds.values()))
-    states = " and ".join(
-        f"{count} {'were not run' if state == 'not run' else state}" for state, count in without.items()
-    )
-    left = f"Of {rows} rows {states}" if without else f"All {rows} rows have a result"
-    gone = f"; {len(unknown)} of {ran + len(unknown)} gains have no number: {_listed(unknown)}" if unknown else ""
+    label = [f"{label} on {dataset}" for label, dataset in zip(points.label, points.dataset, strict=True)]
+    kinds = gains_told(points.assign(label=label))
+    states = (f"{count} {'were not run' if state == NOT_RUN else state}" for state, count in without.items())
+    left, unknown = " and ".join(states), kinds.pop(NOT_RUN)
+    gone = f"; {len(unknown)} of {len(points)} gains have no number: {_listed(unknown)}" if unknown else ""
+    ran = len(points) - len(unknown)
     return {
-        "larger": _sentence(kinds, (LARGER, LOSS), ran),
-        "not larger": _sentence(kinds, (LEVEL, SINGLE), ran),
-        "not run": f"{left}{gone}.",
+        "larger": _sentence({kind: kinds[kind] for kind in (AHEAD, BEHIND)}, ran, f"none is {AHEAD}"),
+        "not larger": _sentence({kind: kinds[kind] for kind in (LEVEL, SINGLE)}, ran, "each can be told from zero"),
+        "not run": (f"Of {rows} rows {left}" if without else f"All {rows} rows have a result") + f"{gone}.",
     }
 
 
-def _sentence(kinds: Mapping[str, list[str]], of: tuple[str, str], ran: int) -> str:
+def _sentence(kinds: Mapping[str, list[str]], ran: int, none: str) -> str:
     """How many of the gains that were measured are of these kinds, and which."""
-    if not ran:
-        return "No gain was measured."
+    kinds = {kind: found for kind, found in kinds.items() if found}
     told = [
-        f"{len(kinds[kind])} {'is' if len(kinds[kind]) == 1 else 'are'} {kind}: {_listed(kinds[kind])}"
-        for kind in of
-        if kinds[kind]
+        f"{len(found)} {'is' if len(found) == 1 else 'are'} {kind}: {_listed(found)}" for kind, found in kinds.items()
     ]
-    return f"Of {ran} gain{'s' * (ran != 1)} measured, {'; '.join(told) or f'none is {of[0]}'}."
-
-
-def _kind(point: Mapping) -> str:
-    if not point["gain_n"]:
-        return ""
-    return {BEYOND: LARGER if point["gain"] > 0 else LOSS, WITHIN: LEVEL}.get(point["verdict"], SINGLE)
-
-
-def _words(point: Mapping) -> str:
-    words, published = f"{point['label']} on {point['dataset']}", point.get("published")
-    if not point["gain_n"]:
-        return words
-    told = f"{words} {cell(point, 'gain', '+.2f')}"
-    return told + ("" if missing(published) else f", published {text(published, '+.2f')}")
+    return f"Of {ran} gain{'s' * (ran != 1)} measured, {'; '.join(told) or none}." if ran else "No gain was measured."
 
 
 def _listed(words: list[str]) -> str:
@@ -91,8 +66,8 @@ def _listed(words: list[str]) -> str:
 
 def table(points: pd.DataFrame, note: str) -> Table:
     """The gains that were measured: published | ours with its 95 % interval | what that says."""
-    columns = [Column("label", "gain of"), "gain", Column("published", "published gain", "+.2f"), "dataset"]
-    return Table([*columns, Column("said", "our gain is")], points[points.gain_n > 0], note)
+    columns = [Column("label", "gain of"), "gain", Column("published", "published gain", "+.2f"), "dataset", "verdict"]
+    return Table(columns, points[points.gain_n > 0], note)
 
 
 def figure(points: pd.DataFrame) -> charts.Figure | None:

@@ -22,8 +22,8 @@ from .runs import FAILED, LARGER, NOT_RUN, WITHIN
 SMOKE = "smoke run: numbers mean nothing"
 ABSENT, UNKNOWN = "not in this profile", "not established"  # states beside those of gmmvit.paper.runs
 SHORT = 40  # letters of a cell that is not broken into lines
-AHEAD, BEHIND = "Ahead by more than the seeds' spread", "Behind by more than the seeds' spread"
-LEVEL, SINGLE = "Not to be told from zero", "Of one seed, of which nothing can be said"
+AHEAD, BEHIND = "ahead by more than the seeds' spread", "behind by more than the seeds' spread"
+LEVEL, SINGLE = "not to be told from zero", "of one seed, of which nothing can be said"
 MEAN, GAIN = "ours, mean ± sd (n)", "gain: ours [95 % interval] (n)"
 TITLES = {  # of columns, by key; a format stands beside a title where it is not .2f
     "dataset": "data set",
@@ -242,27 +242,30 @@ def gains_table(points: pd.DataFrame, arm: str = "arm") -> Table:
     return Table(columns, readable(points))
 
 
+def gains_told(points: pd.DataFrame) -> dict[str, list[str]]:
+    """Gains in words, by AHEAD, BEHIND, LEVEL, SINGLE and NOT_RUN; with the published one where its sign is another."""
+    kinds: dict[str, list[str]] = {kind: [] for kind in (AHEAD, BEHIND, LEVEL, SINGLE, NOT_RUN)}
+    for point in points.to_dict("records"):
+        gain, published = point["gain"], point.get("published")
+        kind = {LARGER: AHEAD if gain > 0 else BEHIND, WITHIN: LEVEL}.get(point["verdict"], SINGLE)
+        other = point["verdict"] == LARGER and not missing(published) and published * gain < 0
+        words = f" {cell(point, 'gain', '+.2f')}" + (f", published {text(published, '+.2f')}" if other else "")
+        kinds[NOT_RUN if missing(gain) else kind].append(point["label"] + words * (not missing(gain)))
+    return kinds
+
+
 def gains_found(points: pd.DataFrame, ours: Iterable[int], theirs: int = 0) -> str:
     """A sentence on gains: which are larger than the seeds' spread, and which have another sign than published.
 
     `ours` and `theirs` are the passes over the training images; `theirs` 0 where that is nothing to be said.
     """
-    kinds: dict[str, list[str]] = {}
-    for point in points.to_dict("records"):
-        gain, published = point["gain"], point.get("published")
-        if missing(gain):
-            continue
-        words = f"{point['label']} {cell(point, 'gain', '+.2f')}"
-        if point["verdict"] == LARGER and not missing(published) and published * gain < 0:
-            words += f", published {text(published, '+.2f')}"
-        kind = {LARGER: AHEAD if gain > 0 else BEHIND, WITHIN: LEVEL}.get(point["verdict"], SINGLE)
-        kinds.setdefault(kind, []).append(words)
+    kinds = {kind: gains for kind, gains in gains_told(points).items() if gains and kind != NOT_RUN}
     if not kinds:
         return ""
-    found = [f"{kind}: {'; '.join(kinds[kind])}." for kind in (AHEAD, BEHIND, LEVEL, SINGLE) if kind in kinds]
+    found = " ".join(f"{kind.capitalize()}: {'; '.join(gains)}." for kind, gains in kinds.items())
     ours = set(ours)
     short = f" The paper makes {theirs}, so this is no test of its claim." * (max(ours) < theirs)
-    return f"Ours, after {span(ours, 'd')} pass{'es' * (ours != {1})} over the images. {' '.join(found)}{short}"
+    return f"Ours, after {span(ours, 'd')} pass{'es' * (ours != {1})} over the images. {found}{short}"
 
 
 def passes(rows: pd.DataFrame) -> set[int]:
