@@ -5,11 +5,13 @@ PYTHON ?= python3
 ARGS ?=
 PROFILE ?=
 KEEP_GOING ?=
-JOBS ?= 2
+JOBS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/pip install -q --disable-pip-version-check
+
+ROWS = $(BIN)/python pipeline/rows_queue.py $(JOBS)
 
 # The commands of dvc.yaml call python, papermill and gmmvit by name: they are to be this environment's.
 export PATH := $(abspath $(BIN)):$(PATH)
@@ -21,7 +23,7 @@ help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
 repro: $(STAMP) profile ## every row, table, figure and the report; PROFILE=cpu puts that profile in force, KEEP_GOING=1 passes over failing rows
-	$(BIN)/python -m gmmvit.paper.repro $(if $(KEEP_GOING),--keep-going || { code=$$?; $(PARTIAL); exit $$code; })
+	@{ $(ROWS) && $(BIN)/python pipeline/repro.py; } $(if $(KEEP_GOING),|| { code=$$?; $(PARTIAL); exit $$code; })
 
 smoke: $(STAMP) ## the smoke pipeline in a clone that is thrown away: does everything run here?
 	@copy=$$(mktemp -d) && git clone -q . "$$copy/gmmvit" && PYTHONPATH="$$copy/gmmvit" $(MAKE) -C "$$copy/gmmvit" \
@@ -33,14 +35,14 @@ PARTIAL = \
   folder=reports/$$profile/partial; \
   rm -rf "$$folder" && mkdir -p "$$folder"; \
   $(BIN)/gmmvit analyse; \
-  for name in main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile; do \
+  for name in $(filter-out run,$(basename $(notdir $(wildcard notebooks/*.ipynb)))); do \
     $(BIN)/papermill notebooks/$$name.ipynb "$$folder/$$name.ipynb" --cwd notebooks -k python3 --no-progress-bar \
       -p profile "$$profile" -p out "$$folder"; \
   done; \
   $(BIN)/gmmvit report "$$profile" --partial; }
 
-rows: $(STAMP) profile ## the rows alone, JOBS=2 at a time (each on a GPU of its own, where there are several); may be stopped and repeated
-	@$(BIN)/python -m gmmvit.paper.rows_queue $(JOBS)
+rows: $(STAMP) profile ## the rows alone; JOBS=4 at a time (else one on each GPU, or two without a GPU); may be stopped and repeated
+	@$(ROWS)
 
 profile: $(STAMP) # puts PROFILE in force; a params.yaml that is none of the profiles' is kept as params.yaml.old
 	@$(if $(PROFILE),$(BIN)/python -m gmmvit.paper.project "$(PROFILE)")

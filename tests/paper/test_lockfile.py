@@ -7,8 +7,7 @@ import time
 
 import pytest
 from dvc.utils.serialize import dumps_yaml, loads_yaml
-
-from gmmvit.paper.lockfile import entries, record
+from lockfile import entries, record
 
 LONG = "run@" + "a-long-name-" * 14 + "s0"  # YAML writes it on a line of its own, behind a question mark
 
@@ -17,7 +16,7 @@ def entry(size, count=3):
     """What DVC records of a stage."""
     deps = [{"path": f"gmmvit/module{i}.py", "hash": "md5", "md5": f"{i:032d}", "size": size} for i in range(count)]
     params = {"params.yaml": {"rows.a": {"set": {"lr": 0.001, "sigma_init": [10, 0]}, "note": "a: b\n# c"}}}
-    return {"cmd": "exec python -m gmmvit.paper.stage", "deps": deps, "params": params, "outs": []}
+    return {"cmd": "exec python pipeline/stage.py", "deps": deps, "params": params, "outs": []}
 
 
 def lock(names, size=1):

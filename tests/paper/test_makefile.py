@@ -13,13 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
-
-from gmmvit.paper import rows_queue
+import rows_queue
 
 ROOT = Path(__file__).parents[2]
 
-REPRO = ["python -m gmmvit.paper.repro", "papermill called by name"]
-DATA = "python -m gmmvit.paper.repro clean data@cifar10-mini data_dense@coco-shapes"
+REPRO = ["python pipeline/repro.py", "papermill called by name"]
+DATA = "python pipeline/repro.py --keep-going clean data@cifar10-mini data_dense@coco-shapes"
 PARAMS = """profile: {0}
 datasets: [cifar10-mini]
 rows:
@@ -39,7 +38,12 @@ esac
 PROGRAM = (
     f"""#!/bin/sh
 case "${{0##*/}} $*" in
-"python -m gmmvit.paper.rows_queue "* | "python -m gmmvit.paper.project "*) exec {sys.executable} "$@" ;;
+"python pipeline/repro.py --dry"*)
+  shift 2
+  test -z "$STALE" || test $# -gt 0 || echo "Running stage 'check':"
+  for word; do case $word in *@*) echo "Running stage '$word':" ;; esac; done
+  exit ;;
+"python pipeline/rows_queue.py"* | "python -m gmmvit.paper.project "*) exec {sys.executable} "$@" ;;
 "gmmvit check") exec {sys.executable} -c "import sys, gmmvit.cli; sys.exit(gmmvit.cli.main(['check']))" ;;
 esac
 """
@@ -47,8 +51,8 @@ esac
 echo "${0##*/} $*" >> "$NOTES"
 case $* in *run@* | *run_dense@*) echo "device ${CUDA_VISIBLE_DEVICES-none}" >> "$NOTES" ;; esac
 case "${0##*/} $*" in
-"python -m gmmvit.paper.repro") papermill called by name ;;
-"python -m gmmvit.paper.repro --keep-going" | *run@bad) exit 255 ;;
+"python pipeline/repro.py") papermill called by name ;;
+*run@bad) exit 255 ;;
 *run@slow*)
   trap 'echo "saved ${*##*@}" >> "$NOTES"; sleep 0.5; echo ended >> "$NOTES"; exit 143' TERM
   sleep 60 > /dev/null 2>&1 & wait ;;
@@ -67,6 +71,10 @@ def make(tmp_path):
     (tmp_path / "profiles").mkdir()
     for profile in "ab":
         (tmp_path / "profiles" / f"{profile}.yaml").write_text(PARAMS.format(profile))
+    (tmp_path / "notebooks").mkdir()
+    for notebook in ("run", "a_table", "b_table"):
+        (tmp_path / "notebooks" / f"{notebook}.ipynb").touch()
+    shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline")
     (tmp_path / "dvc.yaml").touch()
     shutil.copy(tmp_path / "profiles" / "a.yaml", tmp_path / "params.yaml")
     for name, text in (("python", PRETENDED_PYTHON), ("program", PROGRAM)):
@@ -78,6 +86,7 @@ def make(tmp_path):
         outer = {name for name in os.environ if name.startswith(("MAKE", "MFLAGS", "PYTHON"))} | {"ARGS"}
         env = {name: value for name, value in os.environ.items() if name not in outer}
         env |= {"NOTES": str(notes), "PROGRAM": str(tmp_path / "program"), "VERSION": version, "PYTHONPATH": str(ROOT)}
+        env["STALE"] = "some" * bool({"rows", "KEEP_GOING=1"}.intersection(arguments))
         notes.write_text("")
         command = ["make", "PYTHON=./python", *arguments]
         if stopped_by:
@@ -142,20 +151,21 @@ def test_make_puts_a_profile_in_force_and_loses_no_params_of_its_own(make, tmp_p
 def test_make_repro_passes_over_failing_rows_and_says_so(make):
     make("repro")
     result, calls = make("repro", "KEEP_GOING=1")
-    assert calls[0] == "python -m gmmvit.paper.repro --keep-going" and calls[-1] == "gmmvit report a --partial"
-    papermill = [call.split() for call in calls[1:-1]]
-    tables = "main_results motivation gmm_ablation gab_heads gab_transfer erf_rpe transmix dense profile".split()
-    assert [words[1] for words in papermill] == [f"notebooks/{name}.ipynb" for name in tables]
+    rows = {f"python pipeline/repro.py -s {row}" for row in ("run@bad", "run_dense@good")}
+    assert rows <= set(calls) and "python pipeline/repro.py" not in calls
+    assert calls[-1] == "gmmvit report a --partial" and "run@bad failed" in result.stdout
+    papermill = [call.split() for call in calls if call.startswith("papermill")]
+    assert [words[1] for words in papermill] == ["notebooks/a_table.ipynb", "notebooks/b_table.ipynb"]
     assert all(words[-6:] == ["-p", "profile", "a", "-p", "out", "reports/a/partial"] for words in papermill)
-    assert result.returncode != 0 and "Error 255" in result.stderr  # dvc's own
+    assert result.returncode != 0 and "Error 1" in result.stderr
 
 
 def test_make_rows_runs_them_all_though_one_fails(make):
     make("repro")
     result, calls = make("rows", "JOBS=2")
     assert DATA in calls
-    assert {"python -m gmmvit.paper.repro -s run@bad", "python -m gmmvit.paper.repro -s run_dense@good"} <= set(calls)
-    assert calls.index(DATA) < calls.index("python -m gmmvit.paper.repro -s run@bad")
+    assert {"python pipeline/repro.py -s run@bad", "python pipeline/repro.py -s run_dense@good"} <= set(calls)
+    assert calls.index(DATA) < calls.index("python pipeline/repro.py -s run@bad")
     assert result.returncode != 0
     assert "row 1 of 2: run@bad" in result.stdout and "row 2 of 2: run_dense@good" in result.stdout
     assert "1 of 2 rows have ended; run@bad failed" in result.stdout
@@ -228,7 +238,7 @@ def test_no_profile_runs_a_command_or_leads_out_of_the_project(make, tmp_path, v
     result, calls = make(*verb)
     assert result.returncode != 0 and "profile: expected letters" in result.stdout + result.stderr
     assert victim.is_dir() and not list(tmp_path.rglob("PWN"))
-    assert [call for call in calls if "gmmvit.paper.repro --keep-going" not in call] == []
+    assert calls == []
 
 
 def test_a_dry_run_of_make_runs_nothing(make):

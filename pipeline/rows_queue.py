@@ -1,52 +1,49 @@
-"""All rows of params.yaml, several at a time, each on a device of its own where there are several.
+"""The rows of params.yaml that are not done, several at a time, each on a device of its own where there are several.
 
-python -m gmmvit.paper.rows_queue 4
+python pipeline/rows_queue.py 4  # without a number: as many as there are GPUs, without a GPU two
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 
-from ..data.workers import cores
-from .profiles import Params, read
-from .project import root
-from .stage import DATA, QUEUED
-from .stopping import Stop, passed_on
+from names import DATA, ROOT, ROWS, names
+from stage import QUEUED
+from stopping import Stop, passed_on
 
-REPRO = ("python", "-m", "gmmvit.paper.repro")  # by name, as dvc.yaml has it: the Python of the environment in force
+REPRO = ("python", "pipeline/repro.py")  # by name, as dvc.yaml has it: the Python of the environment in force
 
 
 def main(jobs: int) -> int:
     """0 when all rows have ended; asked to stop, it waits until the rows under way have saved their state."""
     try:
-        params = read(root() / "params.yaml")
+        known = names()
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
+    if not stale():
+        return 0
+    stages = {kind: [f"{kind}@{name}" for name in known[kind]] for kind in (*DATA, *ROWS)}
     with passed_on(_say) as stop:
-        before = subprocess.call([*REPRO, "clean", *data_stages(params)], cwd=root())
-        if before or stop.signal:
-            return stop.code or before
-        rows = row_stages(params)
-        failed = Queue(rows, jobs, stop).run()
+        data = [stage for kind in DATA for stage in stages[kind]]
+        before = subprocess.call([*REPRO, "--keep-going", "clean", *data], cwd=ROOT)
+        rows = [] if stop.signal else stale("-s", *(stage for kind in ROWS for stage in stages[kind]))
+        failed = Queue(rows, jobs, stop).run()  # where a data set is not there, its rows fail at once
     if stop.signal:
         return stop.code
     print(f"{len(rows) - len(failed)} of {len(rows)} rows have ended" + "".join(f"; {row} failed" for row in failed))
-    return 1 if failed else 0
+    return 1 if failed or before else 0
 
 
-def row_stages(params: Params) -> list[str]:
-    """The stages of dvc.yaml that train the rows."""
-    return [f"{'run' if row.kind == 'classification' else 'run_dense'}@{row.name}" for row in params.rows.values()]
-
-
-def data_stages(params: Params) -> list[str]:
-    """The stages of dvc.yaml that fetch the rows' data sets."""
-    return [f"{kind}@{name}" for kind, place in DATA.items() for name in params.rest.get(place) or ()]
+def stale(*words: str) -> list[str]:
+    """The stages that `dvc repro` would run, of all or of some."""
+    said = subprocess.run([*REPRO, "--dry", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+    return re.findall(r"^Running stage '(.*)':$", said, re.MULTILINE)
 
 
 def _say(stop: Stop) -> None:
@@ -57,8 +54,9 @@ class Queue:
     """Rows that wait, rows under way by the slot they have, and rows that failed."""
 
     def __init__(self, rows: list[str], jobs: int, stop: Stop):
-        self.rows, self.jobs, self.stop = rows, jobs, stop
-        self.devices, self.failed = devices(os.environ, gpus()), []
+        self.rows, self.stop, self.failed = rows, stop, []
+        self.devices = devices(os.environ, gpus())
+        self.jobs = jobs or len(self.devices) or min(2, cores())
         self.running: dict[int, tuple[str, subprocess.Popen]] = {}
 
     def run(self) -> list[str]:
@@ -82,7 +80,12 @@ class Queue:
         env = {"OMP_NUM_THREADS": str(max(1, cores() // self.jobs)), **os.environ, QUEUED: str(self.jobs)}
         if len(self.devices) > 1:
             env["CUDA_VISIBLE_DEVICES"] = self.devices[slot % len(self.devices)]
-        return subprocess.Popen([*REPRO, "-s", row], cwd=root(), env=env, start_new_session=True)
+        return subprocess.Popen([*REPRO, "-s", row], cwd=ROOT, env=env, start_new_session=True)
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def devices(env: Mapping[str, str], listed: str) -> list[str]:
@@ -113,4 +116,4 @@ def gpus() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int((sys.argv[1:] or [0])[0])))

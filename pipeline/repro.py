@@ -1,7 +1,7 @@
 """`dvc repro`, after a check of params.yaml, with a dvc.lock that no kill can damage.
 
-python -m gmmvit.paper.repro                # and the options and stages of dvc repro
-python -m gmmvit.paper.repro -s run@ROW     # one row, also beside others: only its entry of dvc.lock is read
+python pipeline/repro.py                # and the options and stages of dvc repro
+python pipeline/repro.py -s run@ROW     # one row, also beside others: only its entry of dvc.lock is read
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ import sys
 from collections.abc import Sequence
 
 import psutil
-
-from .profiles import read
-from .project import root
-from .stage import WRAPPER
-from .stopping import Stop, below, passed_on
+from names import ROOT, names
+from stage import WRAPPER
+from stopping import Stop, below, passed_on
 
 
 def main(words: Sequence[str]) -> int:
     """The exit code of dvc; 143 after a stop, when the stage that was running has saved its state."""
+    os.chdir(ROOT)
     try:
-        read(root() / "params.yaml")
+        names()
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     import dvc.dvcfile
     from dvc.cli import main as dvc_main
-
-    from .lockfile import WholeLock
+    from lockfile import WholeLock
 
     dvc.dvcfile.Lockfile = WholeLock
     alone = len(words) == 2 and words[0] == "-s"

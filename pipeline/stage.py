@@ -1,8 +1,8 @@
-"""What a stage of dvc.yaml runs: `exec python -m gmmvit.paper.stage`.
+"""What a stage of dvc.yaml runs: `exec python pipeline/stage.py`.
 
 DVC puts the stage's name into the environment (DVC_STAGE), so that no name of params.yaml ever reaches a shell; the
 file is checked before anything is done with a name of it. Papermill runs in a thread: its own handlers of signals end
-the kernel at once, ours let it save its state.
+the kernel at once, ours let it save its state. gmmvit, and so torch, is loaded by the kernel and not here as well.
 """
 
 from __future__ import annotations
@@ -14,67 +14,64 @@ import sys
 import threading
 from pathlib import Path
 
-from .profiles import Params, read
-from .project import root
-from .stopping import passed_on
+from names import DATA, ROOT, ROWS, names
+from stopping import passed_on
 
-CHECKED = Path("build/checked")  # every other stage depends on it
-ROWS = {"run": "rows", "run_dense": "dense_rows"}
-DATA = {"data": "datasets", "data_dense": "dense_datasets"}
-QUEUED = "GMMVIT_JOBS"  # set by gmmvit.paper.rows_queue, which counts the rows itself
-WRAPPER = "GMMVIT_REPRO"  # the process of gmmvit.paper.repro above, which dvc makes deaf to Ctrl-C
+QUEUED = "GMMVIT_JOBS"  # set by rows_queue.py, which counts the rows itself
+WRAPPER = "GMMVIT_REPRO"  # the process of repro.py above, which dvc makes deaf to Ctrl-C
 
 
 def main() -> int:
     """Runs the stage that DVC names; what is wrong is one sentence."""
     stage = os.environ["DVC_STAGE"].rpartition("dvc.yaml:")[2]
+    os.chdir(ROOT)
     try:
-        os.chdir(root())
-        return run(stage, read("params.yaml"))
+        return run(*stage.partition("@")[::2])
     except (ValueError, OSError) as error:
         print(f"{stage}: {error}", file=sys.stderr)
         return 1
 
 
-def run(stage: str, params: Params) -> int:
-    """The exit code of a stage."""
-    kind, _, name = stage.partition("@")
-    known = {**dict.fromkeys(ROWS, params.rows), **{key: params.rest.get(place) or () for key, place in DATA.items()}}
-    known["notebook"] = [f"{params.profile}-{path.stem}" for path in Path("build/notebooks").glob("*.ipynb")]
-    if kind != "check" and name not in known.get(kind, (params.profile,)):
+def run(kind: str, name: str) -> int:
+    """The exit code of a stage: kind@name."""
+    known = names()
+    profile = known["profile"]
+    reports, tables = (
+        Path("reports") / profile,
+        {f"{profile}-{path.stem}" for path in Path("notebooks").glob("*.ipynb")},
+    )
+    if kind != "check" and name not in {"notebook": tables}.get(kind, known.get(kind, (profile,))):
         raise ValueError(f"{name} is not in params.yaml: expected a stage of `dvc stage list`")
-    reports = Path("reports") / params.profile
     if kind == "check":
-        CHECKED.parent.mkdir(exist_ok=True)
-        CHECKED.write_text("no name in params.yaml means anything to a shell or leads out of the project\n")
-        return 0
-    if kind in DATA:
-        from .. import fetch  # here, for the stages of rows do without
+        Path("build/checked").write_text("every name in params.yaml is safe in a path and in a shell\n")
+    elif kind in DATA:
+        from gmmvit import fetch
 
         fetch.record(name, Path(f"build/data/{name}.json"))
-        return 0
-    if kind == "analyse":
-        from ..analysis.drawn import analysed
+    elif kind == "analyse":
+        from gmmvit.analysis.drawn import analysed
 
         (reports / "analysis").mkdir(parents=True, exist_ok=True)
-        for line in analysed(reports / "runs" / row for row in params.rows):
+        for line in analysed(reports / "runs" / row for stage in ROWS for row in known[stage]):
             print(line, flush=True)
-        return 0
-    if kind == "report":
-        from .report import write
+    elif kind == "report":
+        from gmmvit.paper.profiles import read
+        from gmmvit.paper.report import write
 
-        write(params, reports)
-        return 0
-    if kind in ROWS:
+        write(read("params.yaml"), reports)
+    elif kind in ROWS:
+        rows = [row for stage in ROWS for row in known[stage]]
         if QUEUED not in os.environ:
-            print(f"row {list(params.rows).index(name) + 1} of {len(params.rows)}: {name}", flush=True)
-        return execute("run", reports / "runs" / name, {"profile": params.profile, "row": name}, log_output=True)
-    notebook = name.removeprefix(f"{params.profile}-")
-    for made in reports.glob(f"*/{notebook}-*"):
-        made.unlink()
-    for folder in ("figures", "tables"):
-        (reports / folder).mkdir(parents=True, exist_ok=True)
-    return execute(notebook, reports / "notebooks", {"profile": params.profile})
+            print(f"row {rows.index(name) + 1} of {len(rows)}: {name}", flush=True)
+        return execute("run", reports / "runs" / name, {"profile": profile, "row": name}, log_output=True)
+    else:
+        notebook = name.removeprefix(f"{profile}-")
+        for made in reports.glob(f"*/{notebook}-*"):
+            made.unlink()
+        for folder in ("figures", "tables"):
+            (reports / folder).mkdir(parents=True, exist_ok=True)
+        return execute(notebook, reports / "notebooks", {"profile": profile})
+    return 0
 
 
 def execute(name: str, folder: Path, parameters: dict[str, str], **options) -> int:
@@ -111,7 +108,7 @@ def execute(name: str, folder: Path, parameters: dict[str, str], **options) -> i
 
 
 def _stop_what_comes_next() -> None:
-    """Tells `gmmvit.paper.repro`, where it is what runs us, to begin no other stage."""
+    """Tells repro.py, where it is what runs us, to begin no other stage."""
     if os.environ.get(WRAPPER) == str(os.getppid()):
         os.kill(os.getppid(), signal.SIGTERM)
 

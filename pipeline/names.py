@@ -1,0 +1,34 @@
+"""What the pipeline needs of params.yaml: the profile and the names of its rows and data sets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROWS, DATA = ("run", "run_dense"), ("data", "data_dense")  # stages of dvc.yaml; a name of each follows an @
+
+
+def names() -> dict:
+    """{"profile": its name, each of ROWS and DATA: the names below it}, all safe in a path and in a shell.
+
+    gmmvit reads and checks the file, which takes seconds, for torch; what it found is kept until the file changes.
+    """
+    path, kept = ROOT / "params.yaml", ROOT / "build" / "names.json"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    if kept.is_file() and (found := json.loads(kept.read_text()))["sha256"] == digest:
+        return found
+    from gmmvit.paper.profiles import read
+
+    params = read(path)
+    found = {"sha256": digest, "profile": params.profile}
+    for dense, (rows, data) in enumerate(zip(ROWS, DATA, strict=True)):
+        found[rows] = [name for name, row in params.rows.items() if (row.kind != "classification") == dense]
+        found[data] = params.rest.get("dense_datasets" if dense else "datasets") or []
+    kept.parent.mkdir(exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(found))
+    os.replace(partial, kept)  # rows that run side by side read it
+    return found
