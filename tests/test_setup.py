@@ -52,8 +52,10 @@ def distribution(module):
 
 
 def imported(*rooms):
-    """The distributions that the files of some rooms import; of the whole package, where none is named."""
+    """The distributions that the files of some rooms import; of all rooms and of pipeline/, where none is named."""
     files = [path for room in rooms or [""] for path in (ROOT / "gmmvit" / room).rglob("*.py")]
+    pipeline = [] if rooms else [*(ROOT / "pipeline").glob("*.py")]
+    files += pipeline
     trees = [ast.parse(path.read_text()) for path in files]
     names = set()
     for node in (node for tree in trees for node in ast.walk(tree)):
@@ -62,7 +64,8 @@ def imported(*rooms):
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names.add(node.module.split(".")[0])
     names |= {name for tree in trees for name in needed_by_name(tree)}
-    return {distribution(name) for name in names - set(sys.stdlib_module_names) - {"gmmvit"}}
+    own = {"gmmvit", *(path.stem for path in pipeline)}
+    return {distribution(name) for name in names - set(sys.stdlib_module_names) - own}
 
 
 def needed_by_name(tree):
