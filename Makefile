@@ -25,9 +25,10 @@ help: ## list the verbs
 repro: $(STAMP) profile ## every row, table, figure and the report; PROFILE=cpu puts that profile in force, KEEP_GOING=1 passes over failing rows
 	@{ $(ROWS) && $(BIN)/python pipeline/repro.py; } $(if $(KEEP_GOING),|| { code=$$?; $(PARTIAL); exit $$code; })
 
-smoke: $(STAMP) ## the smoke pipeline in a clone that is thrown away: does everything run here?
+smoke: $(STAMP) ## the smoke pipeline in a clone that is thrown away, and a look at its figures: does everything run here?
 	@copy=$$(mktemp -d) && git clone -q . "$$copy/gmmvit" && PYTHONPATH="$$copy/gmmvit" $(MAKE) -C "$$copy/gmmvit" \
-	  -o "$(abspath $(STAMP))" VENV="$(abspath $(VENV))" repro PROFILE=smoke; code=$$?; rm -rf "$$copy"; exit $$code
+	  -o "$(abspath $(STAMP))" VENV="$(abspath $(VENV))" repro test PROFILE=smoke ARGS="tests/paper/test_figures.py -k smoke"; \
+	  code=$$?; rm -rf "$$copy"; exit $$code
 
 # The tables, figures and the report without the rows that failed: dvc leaves out all that depends on them.
 PARTIAL = \
