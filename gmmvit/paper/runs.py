@@ -42,9 +42,9 @@ def of(rows: Mapping, runs: Iterable[Mapping], failed: Collection[str] = ()) -> 
         state = DONE if run else FAILED if name in failed else NOT_RUN
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in row.set.items()}
         measured = {key: value for key, value in run.items() if key not in ("row", "timing")}
-        known = {key: getattr(row, key) for key in FIELDS} | options | {"state": state} | measured
+        known = {key: getattr(row, key) for key in FIELDS} | options | {"state": state, "top1": math.nan} | measured
         lines.append({"name": name} | known | (run.get("timing") or {}) | {"row": row})
-    return pd.DataFrame(lines or None, columns=None if lines else ["name", *FIELDS, "state", "row"]).set_index("name")
+    return pd.DataFrame(lines or None, columns=None if lines else ["name", *FIELDS, "state", "top1", "row"]).set_index("name")
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

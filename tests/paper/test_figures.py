@@ -139,7 +139,7 @@ def test_nothing_is_cut_off_and_everything_has_a_name(source, profile):
         assert max(beyond.values()) <= INCH, (number, beyond)
         assert not nameless(figure), number
         figure.set_dpi(150)
-        headed = notebook._headed(figure, SMOKE)
+        headed = notebook.headed(figure, SMOKE)
         assert max(cut_off(headed, dpi) for dpi in DPI) <= INCH, number
 
 

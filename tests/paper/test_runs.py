@@ -110,6 +110,7 @@ def test_rows_are_grouped_over_seeds_by_fields_and_settings(tmp_path):
     assert three["kernels"] == 3
     (failed,) = scores(runs.of(make("elm"), [], make("elm")), ["mask"]).to_dict("records")
     assert failed["ours_state"] == "failed"
+    assert runs.of(make(), []).top1.isna().all()  # a profile that nobody ran has the column
 
 
 def test_few_numbers_have_no_invented_spread():
