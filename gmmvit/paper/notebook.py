@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from IPython.display import HTML, Markdown, display
 
 from ..analysis import drawn
@@ -29,15 +29,6 @@ from .tables import SMOKE, Table
 INJECTED = "# Parameters"  # how papermill begins the cell that it puts behind the notebook's own parameters
 SCRATCH = "runs"  # git-ignored; where a notebook that a person runs leaves what it makes
 WORDS = {bool: "true or false", int: "a whole number"}
-
-
-class Records(NamedTuple):
-    """What there is of a profile."""
-
-    rows: dict[str, Row]
-    runs: list[dict]  # metrics of the rows that were run
-    failed: list[str]  # rows whose notebook broke off
-    note: str  # to be printed with every number
 
 
 def checked(names: dict, **types: type) -> Path:
@@ -80,27 +71,15 @@ def _converted(name: str, given: object, kind: type) -> object:
 # ---- what there is ---------------------------------------------------------------------------------------------------
 
 
-def records(profile: str, dense: bool = False) -> Records:
-    """The rows of a profile and what is known of them: those of classification, or of detection and segmentation."""
-    rows = project.rows(profile).rows
-    rows = {name: row for name, row in rows.items() if (row.kind != "classification") == dense}
-    runs = [run for run in results.runs(project.reports(profile)) if run["row"]["name"] in rows]
-    known = results.frame(profile)
-    failed = [name for name in known.index[known.state == results.FAILED] if name in rows]
-    return Records(rows, runs, failed, note_of(profile))
-
-
 def note_of(profile: str) -> str:
     """What is to be printed with every number of a profile."""
     return SMOKE if profile == "smoke" else ""
 
 
-def find_run(known: Records, **fields: str) -> dict | None:
+def find_run(rows: pd.DataFrame, **fields: str) -> dict | None:
     """The run of a row with these fields (model="vit", mask="elm") that has the fewest settings of its own."""
-    runs = {run["row"]["name"]: run for run in known.runs}
-    alike = [row for row in known.rows.values() if all(getattr(row, key) == fields[key] for key in fields)]
-    found = [row for row in alike if row.name in runs]
-    return runs[min(found, key=lambda row: len(row.set)).name] if found else None
+    found = rows[(rows.state == results.DONE) & results.agree(rows, fields)]
+    return found.loc[min(found.index, key=lambda name: len(found.row[name].set))].to_dict() if len(found) else None
 
 
 def learned_masks(run: Mapping | None) -> dict[str, learned.LearnedMask]:

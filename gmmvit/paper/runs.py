@@ -44,7 +44,8 @@ def of(rows: Mapping, runs: Iterable[Mapping], failed: Collection[str] = ()) -> 
         measured = {key: value for key, value in run.items() if key not in ("row", "timing")}
         known = {key: getattr(row, key) for key in FIELDS} | options | {"state": state, "top1": math.nan} | measured
         lines.append({"name": name} | known | (run.get("timing") or {}) | {"row": row})
-    return pd.DataFrame(lines or None, columns=None if lines else ["name", *FIELDS, "state", "top1", "row"]).set_index("name")
+    empty = None if lines else ["name", *FIELDS, "state", "top1", "row"]
+    return pd.DataFrame(lines or None, columns=empty).set_index("name")
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

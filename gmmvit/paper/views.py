@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ..analysis import drawn
 from ..analysis.look import Kernels, beside, by_layer, look_at
@@ -15,6 +16,7 @@ from ..analysis.samples import of_an_arm
 from ..train import learned
 from ..train.rows import Row
 from .names import MASKS, MODELS
+from .runs import DONE
 
 LAST, RESET = "trained", "positions\nre-initialised"  # lines of a figure
 LOOKED = "looked at"
@@ -37,15 +39,15 @@ class View(NamedTuple):
         return f"{MODELS.get(self.model, self.model)}, {self.arm}"
 
 
-def views(rows: Mapping[str, Row], runs: Iterable[Mapping]) -> list[View]:
+def views(rows: pd.DataFrame) -> list[View]:
     """A view of each model and arm: of its first data set and seed that were run; arms of ablations are left out."""
-    there, found = {run["row"]["name"]: run for run in runs}, {}
-    for name, row in rows.items():
-        arm = _arm(row)
-        if name in there and arm and (row.model, arm) not in found:
-            view = _view(row, arm, there[name]["folder"])
+    found = {}
+    for each in rows[(rows.state == DONE) & (rows.kind == "classification")].itertuples():
+        arm = _arm(each.row)
+        if arm and (each.model, arm) not in found:
+            view = _view(each.row, arm, each.folder)
             if view.fields or view.biases:
-                found[row.model, arm] = view
+                found[each.model, arm] = view
     return list(found.values())
 
 

@@ -21,8 +21,8 @@ INCH = 0.01  # the edge of a letter may lie on that of the canvas
 
 def masks(profile):
     """The records of a profile's free mask and mixture, and what the notebook `motivation` draws of them."""
-    known = notebook.records(profile)
-    runs = {mask: notebook.find_run(known, model="vit", mask=mask) for mask in ("elm", "gmm")}
+    rows = frame(profile)
+    runs = {mask: notebook.find_run(rows, model="vit", mask=mask) for mask in ("elm", "gmm")}
     elm, gmm = (notebook.learned_masks(run) for run in runs.values())
     return elm, list(gmm.values())[len(gmm) // 2], runs["gmm"]
 
@@ -53,8 +53,7 @@ def tables(profile):
     yield charts.learning_curve(histories[0])
     for arms in (gmm.initialisations, gmm.others, gmm.depths):
         yield charts.arms(gmm.compared(arms(rows))[0])
-    known = notebook.records(profile)
-    views = erf_views.views(known.rows, known.runs)
+    views = erf_views.views(rows)
     fields = {view.label: view.fields for view in views if view.fields}
     yield pictures.fields(fields)
     yield pictures.fields({"untrained ViT-Ti": {"before\nthe norm": next(iter(fields.values()))[LAST]}})
@@ -78,8 +77,8 @@ def made_up(_):
 
 
 def smoke(profile):
-    known, rows = notebook.records(profile), frame(profile)
-    biased = erf_views.with_biases(erf_views.views(known.rows, known.runs))
+    rows = frame(profile)
+    biased = erf_views.with_biases(erf_views.views(rows))
     first = biased[0].biases["layer 5"]
     yield pictures.reverse_convolution(first, "position bias")
     yield pictures.seen_by_queries({"untrained": first, "trained": first})
@@ -87,7 +86,8 @@ def smoke(profile):
     heads = gab.heads(gab.arms(rows))
     yield charts.gains(gab.gain_points(heads))
     yield charts.learned_layers(gab.learned_layers(heads))
-    (mixed, *_) = (run for run in known.runs if "mix_images" in notebook.arrays_drawn(run))
+    ran = rows[rows.state == DONE].to_dict("records")
+    (mixed, *_) = (run for run in ran if "mix_images" in notebook.arrays_drawn(run))
     yield pictures.mixed_images(transmix.mixed_images(notebook.arrays_drawn(mixed))[:6])
     found = dense.arms(rows)
     yield charts.by_epoch(dense.curves(found))

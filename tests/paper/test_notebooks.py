@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from gmmvit.paper import charts, notebook, project
+from gmmvit.paper import charts, notebook, project, runs
 from gmmvit.paper.tables import Column, Table
 from gmmvit.train.rows import Row
 
@@ -206,17 +206,16 @@ def test_a_row_has_run_failed_or_not_run(empty_project):
         nbformat.write(nbformat.v4.new_notebook(metadata=metadata), folder / "run.ipynb")
     metrics = {"row": {"name": "a", "seed": 0}, "top1": 50.0}
     (empty_project / "reports/smoke/runs/a/metrics.json").write_text(json.dumps(metrics))
-    known = notebook.records("smoke")
-    assert [run["row"]["name"] for run in known.runs] == ["a"] and known.failed == ["b"] and "smoke" in known.note
-    assert notebook.find_run(known, mask="none")["top1"] == 50 and notebook.find_run(known, mask="elm") is None
+    rows = runs.frame("smoke")
+    assert rows.state.to_dict() == {"a": "done", "b": "failed", "c": "not run"}
+    assert notebook.find_run(rows, mask="none")["top1"] == 50 and notebook.find_run(rows, mask="elm") is None
     assert notebook.learned_masks(None) == notebook.arrays_drawn(None) == {}
 
 
-def test_rows_of_detection_and_segmentation_are_records_of_their_own(empty_project):
+def test_rows_of_detection_and_segmentation_are_lines_of_their_kind(empty_project):
     with open(empty_project / "params.yaml", "a") as file:
         file.write("dense_rows:\n  d: {dataset: coco-shapes, model: swin_micro, recipe: coco-3x}\n")
-    assert list(notebook.records("smoke").rows) == ["a", "b", "c"]
-    assert list(notebook.records("smoke", dense=True).rows) == ["d"]
+    assert runs.frame("smoke").kind.to_dict() == dict.fromkeys("abc", "classification") | {"d": "detection"}
 
 
 def test_the_run_with_the_fewest_settings_stands_for_its_kind():
@@ -225,9 +224,8 @@ def test_the_run_with_the_fewest_settings_stands_for_its_kind():
         "plain": Row("cifar10", "vit", "gmm", set={"epochs": 1}, name="plain"),
         "fewer": Row("cifar10", "vit", "gmm", name="fewer"),
     }
-    runs = [{"row": {"name": name}} for name in ("token", "plain")]
-    known = notebook.Records(rows, runs, [], "")
-    assert notebook.find_run(known, model="vit", mask="gmm")["row"]["name"] == "plain"
+    known = runs.of(rows, [{"row": {"name": name}} for name in ("token", "plain")])
+    assert notebook.find_run(known, model="vit", mask="gmm")["row"].name == "plain"
     assert notebook.find_run(known, model="swin", mask="gmm") is None
 
 

@@ -16,6 +16,7 @@ from gmmvit.models import create_model
 from gmmvit.paper.gab import fields_table, fit_field, fits_table, published_fits_table
 from gmmvit.paper.pictures import fields, reverse_convolution, seen_by_queries, seen_by_the_centre
 from gmmvit.paper.published import table
+from gmmvit.paper.runs import of
 from gmmvit.paper.views import LAST, LOOKED, RESET, View, summed, views, with_biases
 from gmmvit.train import learned
 from gmmvit.train.rows import Row
@@ -55,7 +56,7 @@ def project(tmp_path):
             drawn.file_of(folder).parent.mkdir(exist_ok=True)
             np.savez(drawn.file_of(folder), **arrays)
             runs.append({"row": {"name": row.name}, "folder": folder})
-    return rows, runs
+    return of(rows, runs)
 
 
 def test_the_notebook_looks_at_a_model_of_ones_own(tmp_path):
@@ -77,7 +78,7 @@ def test_the_notebook_looks_at_a_model_of_ones_own(tmp_path):
 
 
 def test_a_profile_s_views_are_of_the_arms_that_were_run(project):
-    found = views(*project)
+    found = views(project)
     assert [view.label for view in found] == ["ViT (R), plain", "ViT (R), GAB head-wise"]
     assert all(list(view.fields) == [LAST, RESET] for view in found) and with_biases(found) == found
     assert not found[0].gaussians and len(found[1].gaussians) == 9
@@ -91,7 +92,7 @@ def test_a_profile_s_views_are_of_the_arms_that_were_run(project):
 
 
 def test_the_tables_hold_published_and_our_fits(project):
-    found = views(*project)
+    found = views(project)
     ours = fits_table(found).lines
     assert len(ours) == 27
     for line, sigma in zip(ours[:9], np.linspace(1, 2, 9), strict=True):
