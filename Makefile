@@ -17,7 +17,7 @@ ROWS = $(BIN)/python pipeline/rows_queue.py $(JOBS)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help repro smoke rows test quick lint lock profile
+.PHONY: help repro smoke rows test quick docs lint lock profile
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ test: $(STAMP) ## all tests, and the notebooks against their outputs; ARGS="-k m
 
 quick: $(STAMP) ## the tests that are not marked slow
 	$(BIN)/pytest -m "not slow" $(ARGS)
+
+docs: $(STAMP) ## the pages of docs/ with an API reference, as a site in build/site
+	$(BIN)/mkdocs build
 
 lint: $(STAMP) ## ruff's checks and formatting, without changing a file
 	$(BIN)/ruff check
