@@ -18,7 +18,7 @@ PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(RO
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 STANDS_FOR = {"ROW": "smoke-cifar10-mini-vit-gmm-s0", "NAME": "cifar10"}  # words in capitals
 MAKE = re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.M)
-DVC = ("commit", "config", "metrics", "params", "plots", "pull", "repro", "stage")
+DVC = ("commit", "config", "metrics", "params", "plots", "pull", "push", "repro", "stage")
 RUN = [  # for real: what takes seconds and changes nothing
     ["data", "--check"],
     ["plan", "profiles/cpu.yaml"],
