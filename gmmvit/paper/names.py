@@ -1,7 +1,5 @@
 """Data sets, models and masks by the names that readers know, in the order of the tables."""
 
-from collections.abc import Mapping
-
 import pandas as pd
 
 DATASETS = {
@@ -53,9 +51,3 @@ def readable(lines: pd.DataFrame) -> pd.DataFrame:
         if key in lines
     }
     return lines.assign(**known)
-
-
-def named(keys: Mapping) -> dict[str, str]:
-    """The data set and the model of a row or group as readers know them."""
-    dataset, model = keys["dataset"], keys["model"]
-    return {"dataset": DATASETS.get(dataset, dataset), "model": MODELS.get(model, model)}
