@@ -3,6 +3,7 @@
 from .core.attach import Site, attach, detach, masks_of
 from .core.cost import cost
 from .core.fold import fold
+from .core.keep import load, save
 from .core.maps import attention_maps
 from .core.masks import MASKS, ElementMask, GaussianBias, GaussianMixtureMask, SpatialMask
 from .core.transmix import TransMix
@@ -22,6 +23,8 @@ __all__ = [
     "create_model",
     "detach",
     "fold",
+    "load",
     "masks_of",
+    "save",
 ]
 __version__ = "0.1.0"

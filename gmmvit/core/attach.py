@@ -100,6 +100,7 @@ def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size
                 f"({sites[0].name}: its patch rows are never read)"
             )
         model.spatial_sites = [*getattr(model, "spatial_sites", ()), *sites]
+        model.spatial_image = tuple(image.shape[-2:])
     return sites
 
 
@@ -122,7 +123,8 @@ def detach(model: nn.Module) -> nn.Module:
             module.__class__ = module._base
     if isinstance(model, Reporting):
         model.__class__ = model._base
-        vars(model).pop("spatial_sites", None)
+        for attribute in ("spatial_sites", "spatial_image"):
+            vars(model).pop(attribute, None)
     return model
 
 
@@ -208,6 +210,7 @@ def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Calla
         built = build(grid, heads, **place, **options)
         if not isinstance(built, nn.Module):
             raise TypeError(f"mask: expected {name} to build an nn.Module, got {type(built).__name__}")
+        built.made_of = name if isinstance(mask, str) else None, options  # what `save` writes down
         return built
 
     return checked, name

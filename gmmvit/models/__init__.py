@@ -8,7 +8,7 @@ from typing import Any
 
 import timm
 import torch.nn as nn
-from timm.models import build_model_with_cfg, register_model
+from timm.models import build_model_with_cfg, load_pretrained, register_model
 
 from ..core.attach import attach
 from ..core.errors import unknown
@@ -88,8 +88,11 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
         cache_dir: str | None = None,
         **options: Any,
     ) -> nn.Module:
-        if pretrained:
+        source = pretrained_cfg.get("source") if isinstance(pretrained_cfg, dict) else None
+        if pretrained and not source:  # timm's "local-dir:..." or "hf-hub:..."
             raise ValueError(f"gmmvit_{name} has no pretrained weights: expected pretrained=False, got {pretrained!r}")
+        options.pop("pretrained_model_args", None)
+        pool = options.pop("global_pool", None)  # timm writes it down beside readout
         if type(num_classes) is not int or num_classes < 0:
             raise ValueError(f"num_classes: expected a whole number (0 for no head), got {num_classes!r}")
         if not isinstance(drop_path_rate, (int, float)) or not 0 <= drop_path_rate < 1:
@@ -117,9 +120,13 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
             feature_cfg={"feature_cls": "getter", "out_indices": 3},
             **model_options,
         )
+        if pool not in (None, model.global_pool):
+            raise TypeError(f"global_pool: expected the readout {readout!r} to say it, got {pool!r}")
         explicit_attention_on_cpu(model)
         if mask is not None:
             attach(model, mask, **options)
+        if pretrained:
+            load_pretrained(model, model.pretrained_cfg | pretrained_cfg, num_classes, model_options.get("in_chans", 3))
         return model
 
     build.__name__ = build.__qualname__ = f"gmmvit_{name}"

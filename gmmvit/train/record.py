@@ -14,6 +14,7 @@ import torch
 import torch.nn as nn
 
 from ..core.cost import cost
+from ..core.keep import described
 from ..data.places import atomic, write_json
 from . import checkpoint, learned
 from .machine import machine
@@ -108,7 +109,10 @@ def write(out: Path, model: nn.Module, metrics: dict, history: Sequence[Mapping]
     write_json(out / "timing.json", times)
     learned.save(model, out)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    content = {"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state}
+    if hasattr(model, "pretrained_cfg"):  # for gmmvit.load; a detector is more than timm can make
+        content["config"] = json.dumps(described(model))
     with atomic(out / "weights.pt", "wb") as file:
-        torch.save({"row": json.dumps(metrics["row"]), "timm": timm.__version__, "model": state}, file)
+        torch.save(content, file)
     write_scores(out, metrics)
     write_json(out / "metrics.json", metrics)

@@ -10,8 +10,8 @@ import torch
 import torch.nn as nn
 
 from ..core.errors import first_line
+from ..core.keep import fits
 
-SHOWN = 3  # names in a sentence
 IN_A_ROW = "name it in the row: set: {pretrained_file: <path>}, or `gmmvit train ROW --set pretrained_file=<path>`"
 
 
@@ -26,20 +26,7 @@ def take(model: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> No
     if not head or any(name not in state or state[name].shape != own[name].shape for name in head):
         state = {name: value for name, value in state.items() if not name.startswith(classifier)}
         own = {name: value for name, value in own.items() if name not in head}
-    wrong = [
-        *(f"no {name}" for name in own if name not in state),
-        *(f"{name}, which the model has not" for name in state if name not in own),
-        *(
-            f"{name} of shape {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
-            for name in own
-            if name in state and state[name].shape != own[name].shape
-        ),
-    ]
-    if wrong:
-        more = f", and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
-        raise ValueError(
-            f"{source}: expected the weights of this {type(model).__name__}, got {', '.join(wrong[:SHOWN])}{more}"
-        )
+    fits(own, state, source, f"this {type(model).__name__}")
     model.load_state_dict(state, strict=False)
 
 
