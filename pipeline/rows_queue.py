@@ -42,7 +42,7 @@ def main(jobs: int) -> int:
 
 def stale(*words: str) -> list[str]:
     """The stages that `dvc repro` would run, of all or of some."""
-    said = subprocess.run([*REPRO, "--dry", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout
+    said = subprocess.run([*REPRO, "--dry", *words], cwd=ROOT, capture_output=True, text=True).stdout  # errors: later
     return re.findall(r"^Running stage '(.*)':$", said, re.MULTILINE)
 
 
