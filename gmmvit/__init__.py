@@ -3,6 +3,7 @@
 from .core.attach import Site, attach, detach, masks_of
 from .core.cost import cost
 from .core.fold import fold
+from .core.freeze import freeze
 from .core.keep import load, save
 from .core.maps import attention_maps
 from .core.masks import MASKS, ElementMask, GaussianBias, GaussianMixtureMask, SpatialMask
@@ -23,6 +24,7 @@ __all__ = [
     "create_model",
     "detach",
     "fold",
+    "freeze",
     "load",
     "masks_of",
     "save",

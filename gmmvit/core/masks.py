@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from . import together
 from .errors import unknown
 from .grids import Grid, by_offset, squared_distances
+from .trace import exported
 
 MOST_KERNELS = 1000  # far above what a grid has distances for
 
@@ -41,6 +43,7 @@ class SpatialMask(nn.Module):
     takes_product = False  # may be handed query and key instead of their product
     takes_scale = False  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
     where = "scores"  # or "probabilities": after the softmax
+    taken_scale = 1.0  # that factor, where the rewritten attention leaves it to the mask
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
 
     def __init__(
@@ -81,12 +84,14 @@ class SpatialMask(nn.Module):
 
     def forward(self, scores: torch.Tensor, scale: float = 1.0) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
         """The scores with the mask in them, times `scale`, which costs a multiplicative mask nothing on the way."""
-        self.check(scores.shape)
+        plain = exported(scores)  # there any batch will do
+        if not plain:
+            self.check(scores.shape)
         weight = self.full_weight()
         if scale != 1.0:
             weight = weight * scale
-        weight = weight.to(scores.dtype)
-        if scores.shape[:-3].numel() > 1:  # a batch, and not a position bias, which is small
+        weight = weight.type_as(scores) if plain else weight.to(scores.dtype)
+        if not plain and scores.shape[:-3].numel() > 1:  # a batch, and not a position bias, which is small
             weight = _Expand.apply(weight, scores.shape)
         return scores + weight if self.additive else scores * weight
 
@@ -152,6 +157,14 @@ class GaussianMask(SpatialMask):
         self.register_buffer("d2_bits", distances.values.float().view(torch.int32), persistent=False)  # (U,)
         self.register_buffer("pair", distances.index, persistent=False)  # (Nq * Nk,)
 
+    def d2(self, plain: bool = False) -> torch.Tensor:
+        """The distinct squared distances, (U,) float32; of plain operators where they are to be exported."""
+        if not plain:
+            return self.d2_bits.view(torch.float32)
+        # ONNX cannot read one type as another: 2^(exponent - 150) times the 24 bits that float32 keeps, exactly
+        kept = (self.d2_bits & 0x7FFFFF) + 0x800000
+        return kept.float() * 2.0 ** ((self.d2_bits >> 23) - 150).float()
+
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """What is learned of the Gaussians: their widths, and what their heights are made of, (K, heads or 1) each."""
         raise NotImplementedError
@@ -164,12 +177,18 @@ class GaussianMask(SpatialMask):
     def weights_of(self, masks: Sequence[GaussianMask]) -> list[torch.Tensor]:
         """The weights (heads or 1, Nq, Nk) of masks of one kind, computed at once."""
         sigma, height = (torch.cat(each, 1).float() for each in zip(*(mask.numbers() for mask in masks), strict=True))
-        with torch.autocast(self.pair.device.type, enabled=False):
-            height, d2 = height.square() if self.squared else height, self.d2_bits.view(torch.float32)
+        plain = exported(sigma)
+        with nullcontext() if plain else torch.autocast(self.pair.device.type, enabled=False):
+            height, d2 = height.square() if self.squared else height, self.d2(plain)
             grid = self.grid if self.grid == self.key_grid else None
-            flat = _Mixture.apply(sigma, height, d2, self.pair, self.eps, grid)
+            if plain:
+                gauss = torch.exp((-0.5 / (sigma.square() + self.eps))[..., None] * d2)  # (K, rows, U)
+                flat = (height[..., None] * gauss).sum(0).index_select(1, self.pair)
+            else:
+                flat = _Mixture.apply(sigma, height, d2, self.pair, self.eps, grid)
         shape = -1, self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
-        return [part.view(shape) for part in flat.split([mask.rows for mask in masks])]
+        parts = flat.split([mask.rows for mask in masks]) if len(masks) > 1 else [flat]
+        return [part.view(shape) for part in parts]
 
     def weight(self) -> torch.Tensor:
         computed = together.found(self)
@@ -207,7 +226,7 @@ class GaussianMixtureMask(GaussianMask):
             raise ValueError(unknown("place of the mask (where)", where, ("scores", "probabilities")))
         self.where, self.kernels, self.underflow = where, kernels, underflow
         if underflow:
-            self.d2_bits = underflown(self.d2_bits.view(torch.float32)).view(torch.int32)
+            self.d2_bits = underflown(self.d2()).view(torch.int32)
         self.sigma = nn.Parameter(_normal("sigma_init", sigma_init, (kernels, self.rows)))
         self.alpha = nn.Parameter(_normal("alpha_init", alpha_init, (kernels, self.rows)))
 
@@ -268,29 +287,34 @@ class GaussianBias(GaussianMask):
 
     def forward(self, scores: torch.Tensor, key: torch.Tensor | None = None) -> torch.Tensor:
         """The scores with the bias added; or, of a query (..., Nq, d) and a key (..., d, Nk), their product with it."""
-        if key is None:
-            return super().forward(scores)
-        query, shape = scores, (*scores.shape[:-1], key.shape[-1])
-        self.check(shape)
-        keys = key.expand(*shape[:-2], *key.shape[-2:]).reshape(-1, *key.shape[-2:])  # fewer heads than the query's
-        queries = query.reshape(-1, *query.shape[-2:])
-        bias = _Expand.apply(self.full_weight().to(query.dtype), (len(queries), *shape[-2:]))
-        return torch.baddbmm(bias, queries, keys).view(shape)
+        if key is None or exported(scores):
+            return super().forward(scores if key is None else scores @ key)
+        self.check((*scores.shape[:-1], key.shape[-1]))
+        return biased_product(scores, key, self.full_weight())
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma[None], self.amplitude[None]
 
     def weight(self) -> torch.Tensor:
-        if together.on_gpu(self.pair):
+        if exported(self.amplitude) or together.on_gpu(self.pair):
             return super().weight()
         # one Gaussian: autograd's own steps are few, and cost less there than a function in Python
         sigma, height = self.sigma.float(), self.amplitude.float().square()
-        gauss = torch.exp((-0.5 / sigma.square())[:, None] * self.d2_bits.view(torch.float32))  # (rows, U)
+        gauss = torch.exp((-0.5 / sigma.square())[:, None] * self.d2())  # (rows, U)
         flat = (height[:, None] * gauss).gather(1, self.pair.expand(self.rows, -1))
         return flat.view(self.rows, self.grid[0] * self.grid[1], -1)
 
 
 MASKS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
+
+
+def biased_product(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Q K + B with one B for all heads, (..., heads, Nq, Nk), in one operator."""
+    shape = *query.shape[:-1], key.shape[-1]
+    keys = key.expand(*shape[:-2], *key.shape[-2:]).reshape(-1, *key.shape[-2:])  # fewer heads than the query's
+    queries = query.reshape(-1, *query.shape[-2:])
+    bias = _Expand.apply(bias.to(query.dtype), (len(queries), *shape[-2:]))
+    return torch.baddbmm(bias, queries, keys).view(shape)
 
 
 def underflown(d2: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
-from .trace import Untraceable, behind, bind, own_forward, tensors_of, trace
+from .trace import Untraceable, behind, bind, exported, own_forward, tensors_of, trace
 
 
 def softmax_layer(layer: nn.Softmax, scores: torch.Tensor) -> torch.Tensor:
     """An nn.Softmax, whose hooks are called, in the type of its scores."""
-    with torch.autocast(scores.device.type, enabled=False):
+    with nullcontext() if exported(scores) else torch.autocast(scores.device.type, enabled=False):
         return layer(scores)
 
 

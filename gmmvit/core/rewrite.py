@@ -19,7 +19,7 @@ from torch import fx
 
 from .masks import SpatialMask
 from .products import FUSED_CALLS, fused_attention, product_nodes, softmax_layer
-from .trace import Untraceable, behind, own_forward, trace
+from .trace import Untraceable, behind, exported, own_forward, trace
 from .ways import EXPLICIT, FLEX, FUSED, flexed
 
 CHILD = "spatial_masks"  # the container of a module's masks
@@ -79,6 +79,7 @@ def _into_scores(module: nn.Module, graph: fx.Graph) -> None:
             continue
         if masked is None and where == "scores" and getattr(mask, "takes_scale", False):
             scale = (_take_scale(graph, raw),)
+            mask.taken_scale = scale[0]
         elif raw is place and as_heads and _is_plain(raw) and getattr(mask, "takes_product", False):
             raw.op, raw.target = "call_module", name
             places[product.ordinal, where] = raw
@@ -156,6 +157,8 @@ def _joins_own_bias(module: nn.Module, graph: fx.Graph, scores: fx.Node, mask: s
 
 def joined(mask: nn.Module, bias: torch.Tensor) -> torch.Tensor:
     """B_rel + B in the type of B_rel, (..., heads, N, N)."""
+    if exported(bias):
+        return mask(bias)
     bias = bias.view(*[1] * (3 - bias.ndim), *bias.shape)
     heads = mask.heads if bias.shape[-3] == 1 else bias.shape[-3]
     return mask(bias.expand(*bias.shape[:-3], heads, *bias.shape[-2:])).to(bias.dtype)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn as nn
+from torch import fx
 
 from .masks import GaussianMask, no_decay
 from .products import Product
 from .rewrite import CHILD, compiled, graph_of
 from .together import computed_together
-from .trace import Untraceable, pattern_of, tensors_of
+from .trace import Untraceable, exported, pattern_of, tensors_of
 from .ways import EXPLICIT, FLEX, FUSED, best_way
 
 if TYPE_CHECKING:
@@ -46,13 +47,15 @@ class Rewritten:
     _paths: Paths
 
     def _run(self, arguments: tuple) -> Any:
+        arguments = tuple(_default(each) if isinstance(each, fx.Proxy) else each for each in arguments)
         return self._prepare(arguments, self._way(arguments))(self, *tensors_of(arguments))
 
     def _way(self, arguments: tuple) -> str:
         """The way of a call: fused kernels only where the attention itself would call one."""
-        if not getattr(self, "fused_attn", False):
+        first = next(tensors_of(arguments))
+        if not getattr(self, "fused_attn", False) or exported(first):
             return EXPLICIT
-        device, keys = next(tensors_of(arguments)).device.type, max(product.keys for product, _ in self._sites)
+        device, keys = first.device.type, max(product.keys for product, _ in self._sites)
         return best_way(device, self._additive(), keys)
 
     def _additive(self) -> bool:
@@ -69,7 +72,11 @@ class Rewritten:
         """The rewritten forward for calls like this one; for its sizes alone where its control flow depends on them."""
         key = self.training, way, pattern_of(arguments)
         path = self._paths.get(key)
-        if path is None:
+        if path is None and _sizeless(arguments):  # a trace holds for the sizes that were seen last
+            path = next((each for seen, each in reversed(self._paths.items()) if seen[:3] == key), None)
+            if path is None and not torch.jit.is_tracing():
+                raise Untraceable(f"call the model once before torch.fx traces it: {type(self).__name__} has no graph")
+        elif path is None:
             path = self._paths.get(_sized(key, arguments))
         return self._add_path(key, arguments) if path is None else path
 
@@ -93,6 +100,16 @@ class Rewritten:
 
 def _sized(key: tuple, arguments: tuple) -> tuple:
     return *key, tuple(tensor.shape[1:] for tensor in tensors_of(arguments))
+
+
+def _sizeless(arguments: tuple) -> bool:
+    return torch.jit.is_tracing() or any(isinstance(each, fx.Proxy) for each in tensors_of(arguments))
+
+
+def _default(argument: fx.Proxy) -> Any:
+    """The default of an optional input of the model that torch.fx traces; any other argument as it is."""
+    node = argument.node
+    return node.args[0] if node.op == "placeholder" and node.args else argument
 
 
 class Reporting:

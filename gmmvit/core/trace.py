@@ -27,6 +27,11 @@ def plain(model: nn.Module) -> nn.Module:
     return getattr(model, "_orig_mod", model)
 
 
+def exported(like: object) -> bool:
+    """Whether a graph is being made for somewhere else (export, ONNX, jit, fx), which knows plain operators only."""
+    return torch.compiler.is_exporting() or torch.jit.is_tracing() or isinstance(like, fx.Proxy)
+
+
 def own_forward(module: nn.Module) -> Callable:
     """The forward of a module's own class, which knows of no mask."""
     kind = type(module)
@@ -35,14 +40,14 @@ def own_forward(module: nn.Module) -> Callable:
 
 def pattern_of(arguments: Any) -> Any:
     """The shape of a call: a marker for each tensor, plain values as they are (lists as tuples, so that it hashes)."""
-    if isinstance(arguments, torch.Tensor):
+    if isinstance(arguments, (torch.Tensor, fx.Proxy)):
         return TENSOR
     return tuple(pattern_of(a) for a in arguments) if isinstance(arguments, (list, tuple)) else arguments
 
 
 def tensors_of(values: Any) -> Iterator[torch.Tensor]:
     """The tensors among a call's arguments, or in what it returns, in order."""
-    if isinstance(values, torch.Tensor):
+    if isinstance(values, (torch.Tensor, fx.Proxy)):
         yield values
     elif isinstance(values, (list, tuple, dict)):
         for value in values.values() if isinstance(values, dict) else values:

@@ -1,0 +1,64 @@
+"""After training, masks become constants: nothing of them is computed any more, only + or * is exported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn as nn
+
+from .masks import SpatialMask, biased_product
+from .rewrite import CHILD
+from .rewritten import Rewritten
+from .trace import exported, plain
+
+
+class ConstantMask(SpatialMask):
+    """What a mask was when it was frozen, in its place: scores * M or scores + B."""
+
+    def __init__(self, mask: SpatialMask):
+        super().__init__(mask.grid, mask.heads, prefix=mask.prefix, key_grid=mask.key_grid, share_heads=mask.rows == 1)
+        for name in ("additive", "where", "takes_scale", "takes_product", "taken_scale"):
+            setattr(self, name, getattr(mask, name))
+        self.of = type(mask).__name__
+        self.register_buffer("constant", mask.full_weight() * self.taken_scale)  # (heads or 1, Pq + Nq, Pk + Nk)
+
+    def full_weight(self) -> torch.Tensor:
+        return self.constant / self.taken_scale
+
+    def forward(self, scores: torch.Tensor, other: torch.Tensor | float = 1.0) -> torch.Tensor:
+        """The scores with the mask in them; `other` is the key of a product, or the factor that the mask has in it."""
+        key = None if isinstance(other, float) else other
+        if exported(scores):
+            scores, weight = scores if key is None else scores @ key, self.constant.type_as(scores)
+            return scores + weight if self.additive else scores * weight
+        self.check(scores.shape if key is None else (*scores.shape[:-1], key.shape[-1]))
+        if key is not None:
+            return biased_product(scores, key, self.constant)
+        weight = self.constant.to(scores.dtype)
+        return scores + weight if self.additive else scores * weight
+
+    def extra_repr(self) -> str:
+        return f"{self.of}, {super().extra_repr()}"
+
+
+@torch.no_grad()
+def freeze(model: nn.Module) -> nn.Module:
+    """The model, with every mask a constant: the same logits, no mask to learn, the fastest and most portable form.
+
+    In place, as `fold` is; the model takes images of the size that it had, and `detach` takes the constants off.
+    """
+    model = plain(model)
+    sites = getattr(model, "spatial_sites", ())
+    if not sites:
+        raise ValueError(f"{type(model).__name__} has no mask to freeze: expected masks of attach(model, ...)")
+    for site in sites:
+        if not isinstance(site.mask, SpatialMask):
+            raise ValueError(f"{site.name}: a {type(site.mask).__name__} cannot be frozen: expected a SpatialMask")
+    frozen = {site.mask: ConstantMask(site.mask).train(site.mask.training) for site in sites}
+    for module in model.modules():
+        masks = getattr(module, CHILD, None)
+        for key, mask in masks.items() if isinstance(module, Rewritten) else ():
+            masks[key] = frozen[mask]
+    model.spatial_sites = [replace(site, mask=frozen[site.mask]) for site in sites]
+    return model
