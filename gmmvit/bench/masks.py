@@ -30,7 +30,7 @@ def bench_masks(
         torch.manual_seed(0)
         fresh = timm.create_model(model, num_classes=10)
         if mask:
-            attach(fresh, mask, **ARMS[mask])
+            attach(fresh, mask, start="paper", **ARMS[mask])
         return fresh.to(device).train()
 
     keep_freed_memory()

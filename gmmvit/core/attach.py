@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from .masks import MASKS, SpatialMask
 from .products import Call, Product, at_rest, softmax_callers, spatial_products
 from .rewrite import CHILD
 from .rewritten import Paths, Reporting, Rewritten, subclass
+from .start import choose_start, refuse_wrapped, say_start
 from .trace import plain, tensors_of
 from .ways import FLEX, FUSED, avoiding
 
@@ -37,6 +39,12 @@ class Site:
     heads: int
     mask: nn.Module
     reaches_output: bool = True
+    start: str = "own"  # of the mask: paper, neutral, or its own
+
+    @property
+    def strength(self) -> float | None:
+        """How far the mask is from doing nothing now: mean |M - 1|, or |B|; None where the mask cannot tell."""
+        return self.mask.strength() if isinstance(self.mask, SpatialMask) else None
 
     @property
     def parameters(self) -> int:
@@ -48,22 +56,35 @@ def attach(
     model: nn.Module,
     mask: str | Callable[..., nn.Module],
     *,
+    start: str | None = None,
     only: str | Callable[[str], bool] | None = None,
     img_size: int | Grid | None = None,
     **options: Any,
 ) -> list[Site]:
     """The sites of a mask ("gmm", "elm", "gab" or a callable that builds one), put on every spatial self-attention.
 
+    `start` is "paper", for training from scratch, or "neutral": the model's output stays as it is until the mask has
+    learned. By default it is neutral where the model's weights look trained, and logger `gmmvit` says what was taken.
     `only` is a pattern ("blocks.[0-3].*") or a predicate for names of attention modules; `img_size` is needed only
-    where the model does not tell the image size it was built for.
+    where the model does not tell the image size it was built for. The mask "none" is none.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected an nn.Module, got {model!r}")
+    if mask == "none":
+        return []
+    model, level = plain(model), logging.INFO if start else logging.WARNING
+    refuse_wrapped(model)
     with torch.inference_mode(False):  # else the masks could never be trained
-        return _attach(plain(model), *_builder(mask, options), only, img_size)
+        start, why = choose_start(model, mask, start, options)
+        build, name = _builder(mask, start, options)
+        sites = _attach(model, build, name, start, only, img_size)
+    say_start(model, name, sites, why, level)
+    return sites
 
 
-def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size: int | Grid | None) -> list[Site]:
+def _attach(
+    model: nn.Module, build: Callable, name: str, start: str, only: object, img_size: int | Grid | None
+) -> list[Site]:
     chosen = only if callable(only) else lambda name: only is None or fnmatch.fnmatchcase(name, only)
     image = _image(model, img_size)
     places, reasons = [], []
@@ -88,7 +109,7 @@ def _attach(model: nn.Module, build: Callable, name: str, only: object, img_size
         sites = []
         for (call, product, place), built in zip(places, made, strict=True):
             _put(call.module, product, name, built)
-            sites.append(Site(call.name, *place, product.heads, built))
+            sites.append(Site(call.name, *place, product.heads, built, start=start))
         if not isinstance(model, Reporting):
             model.__class__ = subclass(type(model), Reporting)
         _ready([call for call, *_ in places])
@@ -108,7 +129,7 @@ def masks_of(model: nn.Module) -> dict[str, nn.Module]:
     """The attached masks by their names in the model."""
     return {
         f"{name}.{CHILD}.{key}": mask
-        for name, module in model.named_modules()
+        for name, module in plain(model).named_modules()
         if isinstance(module, Rewritten)
         for key, mask in getattr(module, CHILD).items()
     }
@@ -116,6 +137,7 @@ def masks_of(model: nn.Module) -> dict[str, nn.Module]:
 
 def detach(model: nn.Module) -> nn.Module:
     """The model with all masks taken off again: classes, attributes and attention paths are as they were."""
+    wrapped, model = model, plain(model)
     for module in list(model.modules()):
         if isinstance(module, Rewritten):
             for attribute in (CHILD, "_sites", "_paths"):
@@ -125,7 +147,7 @@ def detach(model: nn.Module) -> nn.Module:
         model.__class__ = model._base
         for attribute in ("spatial_sites", "spatial_image"):
             vars(model).pop(attribute, None)
-    return model
+    return wrapped
 
 
 # ---- finding the places ---------------------------------------------------------------------------------------------
@@ -191,7 +213,7 @@ def _place(model: nn.Module, module: nn.Module, product: Product, size: Grid) ->
 # ---- putting masks in -----------------------------------------------------------------------------------------------
 
 
-def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Callable[..., nn.Module], str]:
+def _builder(mask: str | Callable[..., nn.Module], start: str, options: dict) -> tuple[Callable[..., nn.Module], str]:
     if isinstance(mask, str):
         if mask not in MASKS:
             raise ValueError(unknown("mask", mask, MASKS))
@@ -206,11 +228,14 @@ def _builder(mask: str | Callable[..., nn.Module], options: dict) -> tuple[Calla
     else:
         raise TypeError(f"mask: expected one of {', '.join(MASKS)} or a callable that builds a mask, got {mask!r}")
 
+    starting = build.neutral(**options) if start == "neutral" else options
+    written = options if start == "own" else {"start": start, **options}
+
     def checked(grid: Grid, heads: int, **place: Any) -> nn.Module:
-        built = build(grid, heads, **place, **options)
+        built = build(grid, heads, **place, **starting)
         if not isinstance(built, nn.Module):
             raise TypeError(f"mask: expected {name} to build an nn.Module, got {type(built).__name__}")
-        built.made_of = name if isinstance(mask, str) else None, options  # what `save` writes down
+        built.made_of = name if isinstance(mask, str) else None, written  # what `save` writes down
         return built
 
     return checked, name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -45,6 +45,8 @@ class SpatialMask(nn.Module):
     where = "scores"  # or "probabilities": after the softmax
     taken_scale = 1.0  # that factor, where the rewritten attention leaves it to the mask
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
+    strengths: tuple[str, ...] = ()  # the options that say how much it does before it is trained
+    neutral: Callable[..., dict] | None = None  # its options with those that make it do nothing yet, and able to learn
 
     def __init__(
         self,
@@ -94,6 +96,12 @@ class SpatialMask(nn.Module):
         if not plain and scores.shape[:-3].numel() > 1:  # a batch, and not a position bias, which is small
             weight = _Expand.apply(weight, scores.shape)
         return scores + weight if self.additive else scores * weight
+
+    @torch.no_grad()
+    def strength(self) -> float:
+        """How far it is from doing nothing: the mean of |M - 1| over the pairs of patches, or of |B|."""
+        weight = self.full_weight()[..., self.prefix[0] :, self.prefix[1] :]
+        return (weight - (0 if self.additive else 1)).abs().mean().item()
 
     def check(self, shape: torch.Size) -> None:
         """Raises a sentence where scores of this shape do not fit."""
@@ -150,8 +158,10 @@ class GaussianMask(SpatialMask):
     underflow = False
     squared = False  # whether heights are squares of what is learned
 
-    def __init__(self, grid: Grid, heads: int, **place: Any):
+    def __init__(self, grid: Grid, heads: int, base: float = 0.0, **place: Any):
         super().__init__(grid, heads, **place)
+        # what a neutral start has beside the paper's formula: in state_dict, so that none is loaded as the other
+        self.register_buffer("base", torch.tensor(_number("base", base)) if base else None)
         distances = squared_distances(self.grid, self.key_grid)
         # kept as bits, so that model.half() cannot round them: in bfloat16 neighbouring distances would be equal
         self.register_buffer("d2_bits", distances.values.float().view(torch.int32), persistent=False)  # (U,)
@@ -172,23 +182,37 @@ class GaussianMask(SpatialMask):
     @property
     def kind(self) -> tuple:
         """Equal for masks that differ in their numbers alone."""
-        return type(self), self.grid, self.key_grid, len(self.numbers()[0]), self.pair.device, self.underflow
+        return (
+            type(self),
+            self.grid,
+            self.key_grid,
+            len(self.numbers()[0]),
+            self.pair.device,
+            self.underflow,
+            self.base is None,
+        )
 
     def weights_of(self, masks: Sequence[GaussianMask]) -> list[torch.Tensor]:
         """The weights (heads or 1, Nq, Nk) of masks of one kind, computed at once."""
         sigma, height = (torch.cat(each, 1).float() for each in zip(*(mask.numbers() for mask in masks), strict=True))
+        base = None if self.base is None else torch.cat([mask.base.float().expand(mask.rows) for mask in masks])
         plain = exported(sigma)
         with nullcontext() if plain else torch.autocast(self.pair.device.type, enabled=False):
             height, d2 = height.square() if self.squared else height, self.d2(plain)
+            height = height - base if self.squared and base is not None else height
             grid = self.grid if self.grid == self.key_grid else None
             if plain:
                 gauss = torch.exp((-0.5 / (sigma.square() + self.eps))[..., None] * d2)  # (K, rows, U)
                 flat = (height[..., None] * gauss).sum(0).index_select(1, self.pair)
             else:
                 flat = _Mixture.apply(sigma, height, d2, self.pair, self.eps, grid)
+            flat = flat if self.squared or base is None else flat + base[:, None]
         shape = -1, self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
         parts = flat.split([mask.rows for mask in masks]) if len(masks) > 1 else [flat]
         return [part.view(shape) for part in parts]
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.base is None else f", base={self.base.item():g}")
 
     def weight(self) -> torch.Tensor:
         computed = together.found(self)
@@ -198,11 +222,15 @@ class GaussianMask(SpatialMask):
 class GaussianMixtureMask(GaussianMask):
     """M_ij = sum_k alpha_k exp(-d2_ij / (2 (sigma_k^2 + 1e-5))), multiplied into the scores (GMM, arXiv 2309.05375).
 
+    With `base` 1, as start="neutral" has it, M_ij = 1 + the sum. A `sigma_init` of None spreads the widths over the
+    distances of the grid, from kernel to kernel by one factor.
+
     The paper's code takes powers of float32's sqrt(exp(-d2)), which is 0 from d2 = 104 on; so does `underflow`.
     """
 
     takes_scale = True
     scalars = ("sigma", "alpha")
+    strengths = ("alpha_init", "base")
     eps = 1e-5  # the paper's code has sigma^2 + 1e-5, so that a sigma of 0 is allowed
 
     def __init__(
@@ -214,12 +242,13 @@ class GaussianMixtureMask(GaussianMask):
         prefix: int | tuple[int, int] = 0,
         key_grid: Grid | None = None,
         share_heads: bool = False,
-        sigma_init: tuple[float, float] = (10.0, 10.0),
+        sigma_init: tuple[float, float] | None = (10.0, 10.0),
         alpha_init: tuple[float, float] = (0.0, 2.0),
         where: str = "scores",
         underflow: bool = False,
+        base: float = 0.0,
     ):
-        super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
+        super().__init__(grid, heads, base, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
         if type(kernels) is not int or not 1 <= kernels <= MOST_KERNELS:
             raise ValueError(f"kernels: expected a whole number of at least 1 (most: {MOST_KERNELS}), got {kernels!r}")
         if where not in ("scores", "probabilities"):
@@ -227,8 +256,18 @@ class GaussianMixtureMask(GaussianMask):
         self.where, self.kernels, self.underflow = where, kernels, underflow
         if underflow:
             self.d2_bits = underflown(self.d2()).view(torch.int32)
-        self.sigma = nn.Parameter(_normal("sigma_init", sigma_init, (kernels, self.rows)))
+        sigma = self._spread(kernels) if sigma_init is None else _normal("sigma_init", sigma_init, (kernels, self.rows))
+        self.sigma = nn.Parameter(sigma)
         self.alpha = nn.Parameter(_normal("alpha_init", alpha_init, (kernels, self.rows)))
+
+    @staticmethod
+    def neutral(**options: Any) -> dict:
+        return {"base": 1.0, "alpha_init": (0.0, 0.0), "sigma_init": None} | options
+
+    def _spread(self, kernels: int) -> torch.Tensor:
+        """Widths from about one patch to about the side of the grid, (K, heads or 1)."""
+        steps = (torch.arange(kernels) + 0.5) / kernels
+        return (max(*self.grid, *self.key_grid) ** steps)[:, None].repeat(1, self.rows)
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma, self.alpha
@@ -242,6 +281,7 @@ class ElementMask(SpatialMask):
     """M_ij free for every pair, multiplied into the scores (ELM, arXiv 2309.05375)."""
 
     takes_scale = True
+    strengths = ("init",)
 
     def __init__(
         self,
@@ -256,16 +296,26 @@ class ElementMask(SpatialMask):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
         n_q, n_k = self.grid[0] * self.grid[1], self.key_grid[0] * self.key_grid[1]
         self.element = nn.Parameter(torch.full((self.rows, n_q, n_k), _number("init", init)))
+        if init:  # decay would draw it to 0, which is no longer where it began
+            self.scalars = ("element",)
+
+    @staticmethod
+    def neutral(**options: Any) -> dict:
+        return {"init": 1.0} | options
 
     def weight(self) -> torch.Tensor:
         return self.element
 
 
 class GaussianBias(GaussianMask):
-    """B_ij = A^2 exp(-d2_ij / (2 sigma^2)), added to the scores (GAB, arXiv 2305.04722)."""
+    """B_ij = A^2 exp(-d2_ij / (2 sigma^2)), added to the scores (GAB, arXiv 2305.04722).
+
+    With `base`, as start="neutral" has it, A^2 - base stands in the place of A^2.
+    """
 
     additive = squared = True
     scalars = ("amplitude", "sigma")
+    strengths = ("amplitude", "base")
 
     def __init__(
         self,
@@ -277,13 +327,20 @@ class GaussianBias(GaussianMask):
         share_heads: bool = True,
         amplitude: float = 2.0,
         sigma: float = 5.0,
+        base: float = 0.0,
     ):
-        super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
+        super().__init__(grid, heads, base, prefix=prefix, key_grid=key_grid, share_heads=share_heads)
         self.amplitude = nn.Parameter(torch.full((self.rows,), _number("amplitude", amplitude)))
         self.sigma = nn.Parameter(torch.full((self.rows,), _number("sigma", sigma)))
         if sigma <= 0:
             raise ValueError(f"sigma: expected a width above 0, got {sigma!r}")
         self.takes_product = share_heads  # a bias that all heads share costs less inside their product
+
+    @staticmethod
+    def neutral(**options: Any) -> dict:
+        # A near 0 would do without a base, but A^2 has no slope there: from A = 1e-3, 200 steps of SGD (0.01) on a
+        # trained ViT left mean |B| at 7e-7, AdamW (3e-4) at 1e-4; from A = 2 with base 4 both took it to 0.04
+        return {"base": options.get("amplitude", 2.0) ** 2} | options
 
     def forward(self, scores: torch.Tensor, key: torch.Tensor | None = None) -> torch.Tensor:
         """The scores with the bias added; or, of a query (..., Nq, d) and a key (..., d, Nk), their product with it."""
@@ -300,6 +357,7 @@ class GaussianBias(GaussianMask):
             return super().weight()
         # one Gaussian: autograd's own steps are few, and cost less there than a function in Python
         sigma, height = self.sigma.float(), self.amplitude.float().square()
+        height = height if self.base is None else height - self.base.float()
         gauss = torch.exp((-0.5 / sigma.square())[:, None] * self.d2())  # (rows, U)
         flat = (height[:, None] * gauss).gather(1, self.pair.expand(self.rows, -1))
         return flat.view(self.rows, self.grid[0] * self.grid[1], -1)

@@ -124,7 +124,7 @@ def pyramid(
     made = Pyramid(fused_off_cpu(body, device))
     if mask != "none":
         with torch.random.fork_rng(devices=[]):  # a head that comes next starts as it would without the mask
-            attach(made, mask, **(mask_options or {}))
+            attach(made, mask, **{"start": "paper"} | (mask_options or {}))
     return made
 
 

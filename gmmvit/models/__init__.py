@@ -124,7 +124,7 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
             raise TypeError(f"global_pool: expected the readout {readout!r} to say it, got {pool!r}")
         explicit_attention_on_cpu(model)
         if mask is not None:
-            attach(model, mask, **options)
+            attach(model, mask, **{"start": "paper"} | options)
         if pretrained:
             load_pretrained(model, model.pretrained_cfg | pretrained_cfg, num_classes, model_options.get("in_chans", 3))
         return model

@@ -80,6 +80,9 @@ def _record(name: str, mask: nn.Module, site) -> dict:
     if kind is None or not isinstance(mask, SpatialMask):
         known = ", ".join(each.__name__ for each in MASKS.values())
         raise TypeError(f"{name}: expected one of the masks that can be rebuilt ({known}), got {type(mask).__name__}")
+    options = {"underflow": True} if getattr(mask, "underflow", False) else {}
+    if getattr(mask, "base", None) is not None:
+        options["base"] = mask.base.item()
     return {
         "name": site.name,
         "kind": kind,
@@ -91,4 +94,4 @@ def _record(name: str, mask: nn.Module, site) -> dict:
         "reaches_output": site.reaches_output,
         "where": mask.where,
         "parameters": [parameter for parameter, _ in mask.named_parameters()],
-    } | ({"options": {"underflow": True}} if getattr(mask, "underflow", False) else {})
+    } | ({"options": options} if options else {})

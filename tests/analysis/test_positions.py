@@ -150,7 +150,7 @@ def test_a_gaussian_beside_the_bias_is_left_out_until_it_is_folded_in():
     torch.manual_seed(0)
     model = create_model("vit_relpos")
     alone = position_biases(model)
-    gmmvit.attach(model, "gab")
+    gmmvit.attach(model, "gab", start="paper")
     beside = position_biases(model)
     masks = [mask.weight().detach().numpy() for mask in gmmvit.masks_of(model).values()]
     folded = position_biases(gmmvit.fold(model))

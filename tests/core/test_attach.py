@@ -45,7 +45,7 @@ def test_scores_follow_the_formula(mask):
     """A whole attention written out by hand, mask in the middle, equals the rewritten module."""
     model, _ = small()
     model.eval()
-    (site, *_) = gmmvit.attach(model, mask)
+    (site, *_) = gmmvit.attach(model, mask, start="paper")
     with torch.no_grad():
         for parameter in site.mask.parameters():
             parameter.copy_(torch.randn_like(parameter) + 1.5)
@@ -62,7 +62,7 @@ def test_scores_follow_the_formula(mask):
 def test_two_masks_act_in_the_order_they_were_attached():
     model, _ = small()
     model.eval()
-    (first, *_), (second, *_) = gmmvit.attach(model, "gmm"), gmmvit.attach(model, "gab")
+    (first, *_), (second, *_) = gmmvit.attach(model, "gmm", start="paper"), gmmvit.attach(model, "gab", start="paper")
     assert list(model.blocks[0].attn.spatial_masks) == ["gmm", "gab"]
     attention, x = model.blocks[0].attn, torch.randn(1, 17, 48)
     q, k, v = attention.qkv(x).view(1, 17, 3, 3, 16).permute(2, 0, 3, 1, 4)
@@ -75,7 +75,7 @@ def test_two_masks_act_in_the_order_they_were_attached():
 def test_a_mixture_after_the_softmax():
     model, _ = small()
     model.eval()
-    (site, *_) = gmmvit.attach(model, "gmm", where="probabilities")
+    (site, *_) = gmmvit.attach(model, "gmm", start="paper", where="probabilities")
     attention, x = model.blocks[0].attn, torch.randn(1, 17, 48)
     q, k, v = attention.qkv(x).view(1, 17, 3, 3, 16).permute(2, 0, 3, 1, 4)
     probabilities = site.mask((q @ k.transpose(-2, -1) / 16**0.5).softmax(-1))

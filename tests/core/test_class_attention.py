@@ -39,7 +39,7 @@ def test_a_compiled_model_reads_its_map_in_one_graph(kind, mask):
     images, labels = torch.randn(4, 3, *2 * [options["img_size"]]), torch.tensor([1, 2, 3, 4])
     redraw(model, images)
     if mask:
-        gmmvit.attach(model, mask)
+        gmmvit.attach(model, mask, start="paper")
         for parameter in (p for each in gmmvit.masks_of(model).values() for p in each.parameters()):
             torch.nn.init.normal_(parameter, mean=1.0)
     expected = mixed_loss(model.train(), images, labels)
@@ -61,7 +61,7 @@ def test_a_compiled_model_that_cannot_be_tapped_is_read_uncompiled():
     torch.manual_seed(0)
     model = timm.create_model("vit_tiny_patch16_224", num_classes=10, **SMALL)
     images, labels = torch.randn(2, 3, 64, 64), torch.tensor([1, 2])
-    gmmvit.attach(model, "gmm", where="probabilities")
+    gmmvit.attach(model, "gmm", start="paper", where="probabilities")
     expected = mixed_loss(model.eval(), images, labels)
     found = mixed_loss(torch.compile(model, backend="eager"), images, labels)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -11,6 +11,8 @@ import torch.nn as nn
 from conftest import devices, redraw
 
 import gmmvit
+from gmmvit.core.masks import MASKS
+from gmmvit.core.start import looks_trained
 from gmmvit.paper.attachable import REFUSED, WORKS, build
 
 LARGE = "byoanet convit crossvit hieradet_sam2 mvitv2 nextvit tiny_vit vision_transformer_sam volo".split()  # slow
@@ -122,6 +124,39 @@ def test_masks_on_a_model_of_every_file(file, device):
     gmmvit.attach(fresh, "gmm", img_size=size)
     fresh.load_state_dict(model.state_dict())
     assert torch.allclose(logits(fresh, image), masked, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("device", devices(pytest.mark.slow), indirect=True)
+@pytest.mark.parametrize("file", [pytest.param(f, marks=pytest.mark.slow) if f in LARGE else f for f in WORKS])
+def test_a_neutral_mask_leaves_a_model_of_every_file_as_it_is_and_can_learn(file, device):
+    torch.manual_seed(0)
+    model, size = build(WORKS[file])
+    assert not looks_trained(model), "a fresh model is taken for a trained one"
+    image = torch.randn(2, 3, *size)
+    redraw(model, torch.randn(8, 3, *size))
+    model, image = model.to(device), image.to(device)
+    assert looks_trained(model)
+    plain = logits(model, image)
+    for mask in MASKS:
+        sites = gmmvit.attach(model, mask, img_size=size)
+        assert {site.start for site in sites} == {"neutral"} and max(site.strength for site in sites) == 0
+        moved = ((logits(model, image) - plain).abs().max() / spread(plain)).item()
+        assert moved < 1e-5, f"{mask} moves the logits by {moved:.1e} of their spread"
+        learned = {f"{site.name} {name}": p for site in sites for name, p in site.mask.named_parameters()}
+        useful = set()
+        for _ in range(2):  # a width has a gradient as soon as its Gaussian has a height
+            outputs = [model(image), model.forward_features(image)]
+            total = sum(leaf.float().square().mean() for output in outputs for leaf in leaves(output))
+            gradients = torch.autograd.grad(total, list(learned.values()), allow_unused=True)
+            for (name, parameter), gradient in zip(learned.items(), gradients, strict=True):
+                if gradient is not None and gradient.any():
+                    useful.add(name)
+                    parameter.data.sub_(1e-2 * gradient.sign())
+        reached = {
+            f"{site.name} {name}" for site in sites if site.reaches_output for name, _ in site.mask.named_parameters()
+        }
+        assert reached <= useful, f"without a gradient: {sorted(reached - useful)}"
+        gmmvit.detach(model)
 
 
 def zeroed(module, args, output):

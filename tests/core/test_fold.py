@@ -24,7 +24,7 @@ def with_bias(name, share_heads=True, **options):
     model = timm.create_model(name, num_classes=7, **options)
     image = torch.randn(2, 3, *model.pretrained_cfg["input_size"][1:]) if not options else torch.randn(2, 3, 64, 64)
     redraw(model, image)
-    gmmvit.attach(model, "gab", img_size=image.shape[-1], share_heads=share_heads)
+    gmmvit.attach(model, "gab", start="paper", img_size=image.shape[-1], share_heads=share_heads)
     for i, mask in enumerate(gmmvit.masks_of(model).values()):  # every layer and head has learned something else
         mask.amplitude.data += 0.3 * torch.randn_like(mask.amplitude) + 0.1 * i
         mask.sigma.data -= torch.rand_like(mask.sigma) * 3
@@ -61,7 +61,7 @@ def test_a_rel_pos_bias_table_takes_the_bias_up():
         model = VisionTransformerRelPos(**options, **pool).eval()
         image = torch.randn(2, 3, 32, 32)
         redraw(model, image)
-        gmmvit.attach(model, "gab", img_size=32)
+        gmmvit.attach(model, "gab", start="paper", img_size=32)
         with torch.no_grad():
             expected = model(image)
             table = model.blocks[0].attn.rel_pos.relative_position_bias_table.clone()
@@ -78,7 +78,7 @@ def test_a_model_without_a_position_bias_in_its_layers_says_so_and_stays_as_it_i
     model = timm.create_model(name, num_classes=7, img_size=64).eval()
     image = torch.randn(1, 3, 64, 64)
     redraw(model, image)
-    gmmvit.attach(model, "gab", img_size=64)
+    gmmvit.attach(model, "gab", start="paper", img_size=64)
     with torch.no_grad():
         before = model(image)
         with pytest.raises(ValueError, match="blocks.0.attn .* has no relative position bias of its own to fold into"):
@@ -90,6 +90,6 @@ def test_masks_that_multiply_and_models_without_masks_cannot_be_folded():
     model = timm.create_model("vit_relpos_small_patch16_224", img_size=64)
     with pytest.raises(ValueError, match="has no mask to fold"):
         gmmvit.fold(model)
-    gmmvit.attach(model, "gmm", img_size=64)
+    gmmvit.attach(model, "gmm", start="paper", img_size=64)
     with pytest.raises(ValueError, match="GaussianMixtureMask cannot be folded"):
         gmmvit.fold(model)

@@ -18,7 +18,7 @@ MODELS = {  # where the bias comes from
 def built(name, *masks, **options):
     model = timm.create_model(f"gmmvit_{name}")
     for mask in masks:
-        gmmvit.attach(model, mask, **(options if mask == "gab" else {}))
+        gmmvit.attach(model, mask, start="paper", **(options if mask == "gab" else {}))
     return redraw(model, torch.zeros(1, 3, 32, 32)).eval()
 
 

@@ -132,7 +132,7 @@ def test_flex_attention_in_bfloat16_is_near_the_explicit_product(as_on_a_gpu):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_model_gives_the_same_logits_and_gradients_by_every_way(as_on_a_gpu, name, mask):
     model, image = small(name)
-    sites = gmmvit.attach(model, mask)
+    sites = gmmvit.attach(model, mask, start="paper")
     scalars = [parameter for site in sites if site.reaches_output for parameter in site.mask.parameters()]
     for parameter in scalars:
         nn.init.normal_(parameter, mean=1.0)
@@ -160,7 +160,7 @@ def test_a_mask_is_attached_where_fused_kernels_are_taken(as_on_a_gpu, name, mas
     model, image = small(name)
     expected = [site.reaches_output for site in gmmvit.attach(copy.deepcopy(model), mask)]
     as_on_a_gpu()
-    assert [site.reaches_output for site in gmmvit.attach(model, mask)] == expected
+    assert [site.reaches_output for site in gmmvit.attach(model, mask, start="paper")] == expected
     assert model(image).isfinite().all()
 
 
@@ -168,11 +168,11 @@ def test_a_mask_is_attached_where_fused_kernels_are_taken(as_on_a_gpu, name, mas
 @pytest.mark.parametrize("training", (False, True))
 def test_maps_are_read_in_the_first_call_after_a_model_has_moved(as_on_a_gpu, mask, training):
     model, image = small()
-    gmmvit.attach(model, mask)
+    gmmvit.attach(model, mask, start="paper")
     with gmmvit.attention_maps(model.eval()) as expected:
         model(image)
     fresh, _ = small()
-    gmmvit.attach(fresh, mask)
+    gmmvit.attach(fresh, mask, start="paper")
     fresh.load_state_dict(model.state_dict())
     as_on_a_gpu()  # as after .cuda()
     with gmmvit.attention_maps(fresh.train(training)) as maps:
@@ -186,7 +186,7 @@ def test_transmix_reads_its_map_beside_fused_kernels(as_on_a_gpu, mask):
     losses = []
     for gpu in (False, True):
         model, image = small()
-        gmmvit.attach(model, mask)
+        gmmvit.attach(model, mask, start="paper")
         if gpu:
             as_on_a_gpu()
         mix = gmmvit.TransMix(mixup_alpha=0.0, cutmix_alpha=1.0, num_classes=10)
@@ -216,11 +216,11 @@ def test_a_mask_with_dropout_or_after_the_softmax_goes_the_explicit_way(as_on_a_
     torch.manual_seed(0)
     as_on_a_gpu()
     dropping = timm.create_model("vit_tiny_patch16_224", attn_drop_rate=0.5, **VIT)
-    gmmvit.attach(dropping, "gmm")
+    gmmvit.attach(dropping, "gmm", start="paper")
     image = torch.randn(2, 3, 64, 64)
     assert not torch.equal(dropping.train()(image), dropping(image))
     after, _ = small()
-    gmmvit.attach(after, "gmm", where="probabilities")
+    gmmvit.attach(after, "gmm", start="paper", where="probabilities")
     found = after.eval()(image)
     with ways.avoiding(FLEX):
         assert torch.equal(found, after(image))
@@ -230,13 +230,13 @@ def test_a_mask_with_dropout_or_after_the_softmax_goes_the_explicit_way(as_on_a_
 @pytest.mark.parametrize("mask", ("gmm", "gab"))
 def test_one_graph_without_breaks_by_every_way(as_on_a_gpu, mask):
     model, image = small()
-    gmmvit.attach(model, mask)
+    gmmvit.attach(model, mask, start="paper")
     as_on_a_gpu()  # after attach, as for a model that is moved
     model.train()
     expected = model(image)
     torch._dynamo.reset()
     fresh, _ = small()
-    gmmvit.attach(fresh, mask)
+    gmmvit.attach(fresh, mask, start="paper")
     fresh.load_state_dict(model.state_dict())
     found = torch.compile(fresh.train(), backend="aot_eager", fullgraph=True)(image)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
