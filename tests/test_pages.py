@@ -39,7 +39,7 @@ def commands(page):
     """The lines of shell of a page: of its blocks, and of what stands in backquotes."""
     lines = "".join(blocks(page, "sh", "")).replace("\\\n", " ").splitlines()
     lines += re.findall(r"`([^`\n]+)`", FENCE.sub("", text(page)))
-    return [part.strip() for line in lines for part in line.split(" #")[0].split("; ")]
+    return [part.strip() for line in lines for part in re.split("; | > ", line.split(" #")[0])]
 
 
 @pytest.mark.parametrize("page", PAGES)

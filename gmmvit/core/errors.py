@@ -39,6 +39,7 @@ BRINGS = {  # the modules that each extra of gmmvit brings
     "dense": ("pycocotools", "segmentation_models_pytorch"),
     "paper": (
         *("IPython", "bleach", "dvc", "jinja2", "matplotlib", "nbconvert", "nbformat", "pandas", "papermill", "psutil"),
+        "traitlets",
     ),
 }
 
@@ -59,7 +60,7 @@ def missing(error: ModuleNotFoundError) -> ImportError:
     """The sentence about a module that is not installed; the error itself where no extra brings it."""
     top = str(error.name).partition(".")[0]
     extra = next((extra for extra, modules in BRINGS.items() if top in modules), None)
-    said = f"{top} is not installed: expected what `pip install 'gmmvit[{extra}]'` brings"
+    said = f"{top} is not installed: expected what `pip install '.[{extra}]'` in a clone of gmmvit brings"
     return MissingExtra(said, name=error.name) if extra else error
 
 

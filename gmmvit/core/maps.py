@@ -50,7 +50,7 @@ def attention_maps(
     """
     if not (rows == "class" or isinstance(rows, slice)):
         raise ValueError(f"rows: expected a slice of queries or 'class', got {rows!r}")
-    if not (layers is None or isinstance(layers, (str, int))):
+    if layers == "" or not isinstance(layers, str | int | None):
         raise TypeError(f"layers: expected a pattern, an index or None, got {layers!r}")
     model = plain(model)
     modules = dict(model.named_modules())

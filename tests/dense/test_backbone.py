@@ -217,7 +217,7 @@ for use in (lambda: coco.bitmap([[0, 0, 4, 0, 4, 4]], (8, 8)), lambda: Segmenter
 """
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "pycocotools is not installed" in told and "segmentation_models_pytorch is not installed" in told
-    assert told.count("pip install 'gmmvit[dense]'") == 2
+    assert told.count("pip install '.[dense]'") == 2
 
 
 def test_small_backbones_are_those_of_timm_with_other_numbers():
