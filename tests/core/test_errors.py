@@ -45,4 +45,5 @@ def test_what_is_not_installed_is_said_with_the_extra_that_brings_it():
     assert "pip install" not in sentence(ModuleNotFoundError("No module named 'nosuch'", name="nosuch"))
     code = "import sys; sys.modules['tqdm'] = None; import gmmvit.data"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "MissingExtra: tqdm is not installed: expected what `pip install '.[train]'` in a clone of gmmvit brings" in done.stderr
+    said = "MissingExtra: tqdm is not installed: expected what `pip install '.[train]'` in a clone of gmmvit brings"
+    assert said in done.stderr
