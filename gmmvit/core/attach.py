@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import torch.nn as nn
 from .cost import input_size
 from .errors import first_line, unknown
 from .grids import Grid, layout, unrolled_order
-from .masks import MASKS, SpatialMask
+from .masks import MASKS, SpatialMask, options_of
 from .products import Call, Product, at_rest, softmax_callers, spatial_products
 from .rewrite import CHILD
 from .rewritten import Paths, Reporting, Rewritten, subclass
@@ -24,7 +23,6 @@ from .start import choose_start, refuse_wrapped, say_start
 from .trace import plain, tensors_of
 from .ways import FLEX, FUSED, avoiding
 
-PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
 Place = tuple[Grid, Grid, int | tuple[int, int]]  # grid, key grid, prefix
 
 
@@ -125,6 +123,11 @@ def _attach(
     return sites
 
 
+for _name in MASKS:
+    _said = (f"    - `{option}` ({default!r}): {words}" for option, (default, words) in options_of(_name).items())
+    attach.__doc__ = (attach.__doc__ or "") + "\n".join(["", f"    Options of {_name!r}:", "", *_said, "    "])
+
+
 def masks_of(model: nn.Module) -> dict[str, nn.Module]:
     """The attached masks by their names in the model."""
     return {
@@ -217,7 +220,7 @@ def _builder(mask: str | Callable[..., nn.Module], start: str, options: dict) ->
     if isinstance(mask, str):
         if mask not in MASKS:
             raise ValueError(unknown("mask", mask, MASKS))
-        valid = [name for name in inspect.signature(MASKS[mask]).parameters if name not in PLACE]
+        valid = options_of(mask)
         for option in options:
             if option not in valid:
                 raise TypeError(unknown(f"option of the mask {mask!r}", option, valid))

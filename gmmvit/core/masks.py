@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -222,10 +224,13 @@ class GaussianMask(SpatialMask):
 class GaussianMixtureMask(GaussianMask):
     """M_ij = sum_k alpha_k exp(-d2_ij / (2 (sigma_k^2 + 1e-5))), multiplied into the scores (GMM, arXiv 2309.05375).
 
-    With `base` 1, as start="neutral" has it, M_ij = 1 + the sum. A `sigma_init` of None spreads the widths over the
-    distances of the grid, from kernel to kernel by one factor.
-
-    The paper's code takes powers of float32's sqrt(exp(-d2)), which is 0 from d2 = 104 on; so does `underflow`.
+    - `kernels`: how many Gaussians are mixed
+    - `share_heads`: one mask for all heads
+    - `sigma_init`: mean and standard deviation of the widths; None spreads them from about a patch to about the grid
+    - `alpha_init`: mean and standard deviation of the heights
+    - `where`: "scores", or "probabilities": after the softmax
+    - `underflow`: as the paper's code, which takes powers of float32's sqrt(exp(-d2)), 0 from d2 = 104 on
+    - `base`: what is added to the sum; 1 in a neutral start
     """
 
     takes_scale = True
@@ -278,7 +283,11 @@ class GaussianMixtureMask(GaussianMask):
 
 
 class ElementMask(SpatialMask):
-    """M_ij free for every pair, multiplied into the scores (ELM, arXiv 2309.05375)."""
+    """M_ij free for every pair, multiplied into the scores (ELM, arXiv 2309.05375).
+
+    - `share_heads`: one mask for all heads
+    - `init`: what every weight begins with; 1 in a neutral start
+    """
 
     takes_scale = True
     strengths = ("init",)
@@ -310,7 +319,10 @@ class ElementMask(SpatialMask):
 class GaussianBias(GaussianMask):
     """B_ij = A^2 exp(-d2_ij / (2 sigma^2)), added to the scores (GAB, arXiv 2305.04722).
 
-    With `base`, as start="neutral" has it, A^2 - base stands in the place of A^2.
+    - `share_heads`: one mask for all heads
+    - `amplitude`: what A begins with
+    - `sigma`: what the width begins with
+    - `base`: what is taken off A^2; A^2 itself, as it begins, in a neutral start
     """
 
     additive = squared = True
@@ -363,6 +375,7 @@ class GaussianBias(GaussianMask):
         return flat.view(self.rows, self.grid[0] * self.grid[1], -1)
 
 
+PLACE = ("grid", "heads", "prefix", "key_grid")  # what a site tells its mask; the rest are options
 MASKS = {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
 
 
@@ -373,6 +386,13 @@ def biased_product(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor) -
     queries = query.reshape(-1, *query.shape[-2:])
     bias = _Expand.apply(bias.to(query.dtype), (len(queries), *shape[-2:]))
     return torch.baddbmm(bias, queries, keys).view(shape)
+
+
+def options_of(name: str) -> dict[str, tuple[object, str]]:
+    """The options of a registered mask: what each is by default, and what the mask's docstring says of it."""
+    said = dict(re.findall(r"^- `(\w+)`: (.*)$", inspect.getdoc(MASKS[name]) or "", re.M))
+    parameters = inspect.signature(MASKS[name]).parameters.values()
+    return {each.name: (each.default, said.get(each.name, "")) for each in parameters if each.name not in PLACE}
 
 
 def underflown(d2: torch.Tensor) -> torch.Tensor:

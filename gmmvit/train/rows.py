@@ -7,7 +7,6 @@ row.mask_options  # {"kernels": 3}
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import re
 from collections.abc import Mapping
@@ -120,13 +119,13 @@ def _hints(recipe: type[Recipe]) -> dict[str, object]:
 
 def mask_hints(mask: str) -> dict[str, object]:
     """{option: its type} of a mask, from the signature of its class; of "none", {}."""
-    from ..core.attach import PLACE
-    from ..core.masks import MASKS
+    from ..core.masks import MASKS, options_of
 
     if mask not in MASKS:
         return {}
     hints = get_type_hints(MASKS[mask].__init__)
-    return {name: hints[name] for name in inspect.signature(MASKS[mask]).parameters if name not in PLACE}
+    or_none = {name: get_args(hint)[0] for name, hint in hints.items() if type(None) in get_args(hint)}
+    return {name: or_none.get(name, hints[name]) for name in options_of(mask)}
 
 
 def fits(value: object, hint: object) -> bool:

@@ -1,6 +1,7 @@
 """How masks begin: the neutral start leaves a model as it is and learns; what was taken is said once and returned."""
 
 import logging
+from inspect import signature
 
 import pytest
 import timm
@@ -10,7 +11,7 @@ from conftest import redraw
 
 import gmmvit
 from gmmvit.core import together, ways
-from gmmvit.core.masks import MASKS, GaussianBias, GaussianMixtureMask
+from gmmvit.core.masks import MASKS, GaussianBias, GaussianMixtureMask, options_of
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
 
@@ -129,6 +130,32 @@ def test_a_neutral_bias_folds():
         nn.init.constant_(site.mask.amplitude, 1.0)
     expected = logits(model, images)
     torch.testing.assert_close(logits(gmmvit.fold(model), images), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_neutral_mask_that_has_learned_is_kept_frozen_and_exported(mask, tmp_path, caplog):
+    model, images = timm.create_model("vit_tiny_patch16_224", **VIT).eval(), torch.randn(4, 3, 32, 32)
+    redraw(model, images)
+    for site in gmmvit.attach(model, mask, start="neutral", share_heads=False):
+        for parameter in site.mask.parameters():
+            nn.init.normal_(parameter, mean=1.0)
+    expected = logits(model, images)
+    gmmvit.save(model, tmp_path)
+    kept = gmmvit.load(tmp_path)
+    assert torch.equal(logits(kept, images), expected) and not caplog.records
+    assert {site.start for site in kept.spatial_sites} == {"neutral"}
+    exported = torch.export.export(kept, (images,)).module()
+    torch.testing.assert_close(exported(images), expected, rtol=1e-4, atol=1e-4)
+    strength = kept.spatial_sites[0].strength
+    torch.testing.assert_close(logits(gmmvit.freeze(kept), images), expected, rtol=1e-4, atol=1e-4)
+    assert kept.spatial_sites[0].strength == pytest.approx(strength, rel=1e-4)
+
+
+def test_help_lists_the_options_of_each_mask_with_what_they_do():
+    for name, kind in MASKS.items():
+        for option, (default, words) in options_of(name).items():
+            assert words and f"- `{option}` ({default!r}): {words}" in gmmvit.attach.__doc__
+        assert set(options_of(name)) | {"grid", "heads", "prefix", "key_grid"} == set(signature(kind).parameters)
 
 
 def test_decay_does_not_draw_a_neutral_mask_away():

@@ -6,7 +6,7 @@ import torch
 
 from gmmvit.core.masks import MASKS
 from gmmvit.data import find
-from gmmvit.train.checks import SAFE_NAME, check
+from gmmvit.train.checks import SAFE_NAME, check, problems
 from gmmvit.train.rows import MODEL_OPTIONS, Row, mask_hints, recipe_hints, row_name, split_counts
 from gmmvit.train.start import unmasked_model
 
@@ -25,8 +25,11 @@ def test_overrides_reach_recipe_mask_and_model():
 def test_masks_options_have_no_name_of_a_recipe_s_setting():
     for mask in MASKS:
         assert not set(mask_hints(mask)) & {*recipe_hints("short"), *MODEL_OPTIONS}
-    assert set(mask_hints("gmm")) == {"kernels", "share_heads", "sigma_init", "alpha_init", "where", "underflow"}
-    assert set(mask_hints("gab")) == {"share_heads", "amplitude", "sigma"}
+    own = {"kernels", "share_heads", "sigma_init", "alpha_init", "where", "underflow", "base"}
+    assert set(mask_hints("gmm")) == own
+    row = Row("cifar10", "vit", "gmm", set={"sigma_init": [1, 2]})
+    assert row.mask_options == {"sigma_init": (1.0, 2.0)} and not problems(row)
+    assert set(mask_hints("gab")) == {"share_heads", "amplitude", "sigma", "base"}
 
 
 def test_pooled_sets_are_split_as_published():
