@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("models", help="the backbones, with their cost beside the published columns")
     verb.add_argument("--attachable", action="store_true", help="timm's model files that masks attach to")
+    verbs.add_parser("masks", help="the masks: formula, learned numbers, options")
     verb = verbs.add_parser("data", help="fetch data sets, or see what is there")
     verb.add_argument("names", nargs="*", metavar="NAME")
     verb.add_argument("--check", action="store_true", help="for every set: present, complete, size, where from")
@@ -84,6 +85,20 @@ def models(arguments: argparse.Namespace) -> None:
     from gmmvit.paper import attachable, backbones
 
     print(attachable.listed() if arguments.attachable else backbones.ABOUT + "\n" + table(*backbones.costs()))
+
+
+def masks(arguments: argparse.Namespace) -> None:
+    """Prints the registered masks: how many numbers each learns, its formula and paper, its options."""
+    from gmmvit.core.masks import MASKS, options_of
+
+    head = "mask", "on scores", "numbers a layer of a ViT-Ti/16", "options"
+    rows = []
+    for name, kind in MASKS.items():
+        options = ", ".join(f"{option}={default!r}" for option, (default, _) in options_of(name).items())
+        learned = sum(parameter.numel() for parameter in kind((14, 14), heads=3).parameters())
+        rows.append((name, "added" if kind.additive else "multiplied", f"{learned:,}", options))
+    print(table(rows, head, left=4), "", sep="\n")
+    print(*(f"{name}: {(kind.__doc__ or '').splitlines()[0]}" for name, kind in MASKS.items()), sep="\n")
 
 
 def data(arguments: argparse.Namespace) -> int:
@@ -273,7 +288,8 @@ def bench(arguments: argparse.Namespace) -> None:
 
 
 VERBS = {
-    verb.__name__: verb for verb in (models, data, train, plan, rows, check, results, analyse, report, doctor, bench)
+    verb.__name__: verb
+    for verb in (models, masks, data, train, plan, rows, check, results, analyse, report, doctor, bench)
 }
 
 

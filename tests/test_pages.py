@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 import subprocess
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ RUN = [  # for real: what takes seconds and changes nothing
     ["plan", "profiles/cpu.yaml"],
     ["results", "cpu"],
     ["models", "--attachable"],
+    ["masks"],
 ]
 
 
@@ -96,6 +97,15 @@ def _known(words):
     except SystemExit as refused:
         return not refused.code
     return True
+
+
+def test_the_page_of_each_mask_is_that_of_the_registry():
+    found = spec_from_file_location("mask_pages", ROOT / "docs" / "mask_pages.py")
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    for name in gmmvit.MASKS:
+        assert text(f"docs/{name}.md") == module.page(name), "python docs/mask_pages.py"
+        assert f"[`{name}`]({name}.md)" in text("docs/masks.md") and (ROOT / f"docs/images/{name}.png").is_file()
 
 
 @pytest.mark.slow
