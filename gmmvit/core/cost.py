@@ -30,7 +30,9 @@ class Cost:
 def input_size(model: nn.Module, img_size: int | Grid | None = None) -> tuple[int, int, int]:
     """The (channels, rows, columns) of the images a model takes; those of its own size where `img_size` is None."""
     config = getattr(model, "pretrained_cfg", None) or {}
-    channels, *own = config.get("input_size", (3,))
+    told = getattr(model, "config", model)  # Hugging Face's; torchvision's and open_clip's say it themselves
+    size = pair(getattr(told, "image_size", None)) or ()
+    channels, *own = config.get("input_size", (getattr(told, "num_channels", 3), *size))
     stem = dict(model.named_modules()).get(str(config.get("first_conv")))
     # a stem may see more channels than the image has: TResNet's pixels of 4 x 4 stand side by side
     channels = getattr(model, "in_chans", None) or getattr(stem, "in_channels", channels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
+from .apart import KERNELS, LAYERS, take_apart
 from .trace import Untraceable, behind, bind, exported, own_forward, tensors_of, trace
 
 
@@ -38,6 +39,7 @@ PRODUCTS |= {"matmul", "bmm"}
 SCALINGS = {operator.mul, operator.truediv, torch.mul, torch.div, "mul", "div"}
 SOFTMAXES = {F.softmax, torch.softmax, torch.special.softmax, torch.Tensor.softmax, "softmax", softmax_layer}
 FUSED_CALLS = {F.scaled_dot_product_attention}
+WHOLE_CALLS = {*FUSED_CALLS, F.multi_head_attention_forward}
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Product:
     head_dim: int | None  # where the heads stand, from the end; None: in one dimension with the batch; 0: nowhere
     queries: int
     keys: int
+    fused: bool = False  # whether the module calls torch's fused kernel for it, and has no flag that switches that off
 
     def to_mask(self, graph: fx.Graph, scores: fx.Node) -> fx.Node:
         """The scores as (..., heads, Nq, Nk)."""
@@ -142,7 +145,7 @@ class _SoftmaxCallers(TorchFunctionMode):
         self.calls: dict[str, Call] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if (func in SOFTMAXES or func in FUSED_CALLS) and self.running:
+        if (func in SOFTMAXES or func in WHOLE_CALLS) and self.running:
             self.calls.setdefault(self.running[-1].name, self.running[-1])
         return func(*args, **(kwargs or {}))
 
@@ -198,11 +201,13 @@ def spatial_products(call: Call) -> tuple[list[Product], list[str]]:
     try:
         with at_rest(call.module), fused_attention(call.module, on=False):
             graph = _traced(call)
+            whole = take_apart(graph, KERNELS)
             nodes = product_nodes(call.module, graph)
             answers = _answers(call, graph, nodes) if nodes else ["no query-key product reaches its softmax"]
     except Untraceable as error:
         answers = [str(error)]
-    return [a for a in answers if isinstance(a, Product)], [a for a in answers if isinstance(a, str)]
+    products = [replace(a, fused=whole) for a in answers if isinstance(a, Product)]
+    return products, [a for a in answers if isinstance(a, str)]
 
 
 def mixes_channels(call: Call) -> bool:
@@ -215,9 +220,11 @@ def mixes_channels(call: Call) -> bool:
 
 def _traced(call: Call) -> fx.Graph:
     try:
-        return trace(call.module, own_forward(call.module), call.arguments)
+        graph = trace(call.module, own_forward(call.module), call.arguments)
     except Untraceable:
-        return trace(call.module, own_forward(call.module), call.arguments, shapes=True)
+        graph = trace(call.module, own_forward(call.module), call.arguments, shapes=True)
+    take_apart(graph, LAYERS)
+    return graph
 
 
 class _Taint(fx.Interpreter):

@@ -17,6 +17,7 @@ import torch.nn as nn
 from timm.layers import RelPosBias, RelPosMlp
 from torch import fx
 
+from .apart import KERNELS, LAYERS, take_apart, with_attn_mask
 from .masks import SpatialMask
 from .products import FUSED_CALLS, fused_attention, product_nodes, softmax_layer
 from .trace import Untraceable, behind, exported, own_forward, trace
@@ -31,6 +32,9 @@ def graph_of(module: nn.Module, arguments: tuple, way: str = EXPLICIT, shapes: b
     """The graph of a module's forward by one way, with its masks in it where it has some."""
     with fused_attention(module, on=way != EXPLICIT):
         graph = trace(module, own_forward(module), arguments, shapes)
+    take_apart(graph, LAYERS)
+    if way == EXPLICIT:
+        take_apart(graph, KERNELS)
     if hasattr(module, CHILD):
         {EXPLICIT: _into_scores, FUSED: _into_fused, FLEX: _into_flex}[way](module, graph)
         _unbind_before_permute(graph)
@@ -174,6 +178,8 @@ def with_both(mask: nn.Module, holder: RelPosMlp | RelPosBias, scores: torch.Ten
 
 def _into_fused(module: nn.Module, graph: fx.Graph) -> None:
     calls = [node for node in graph.nodes if node.target in FUSED_CALLS]
+    if not calls:  # nn.MultiheadAttention whose map is asked for
+        return _into_scores(module, graph)
     for product, key in module._sites:
         call = calls[product.ordinal]
         query, keys, values, named = _arguments(call)
@@ -190,7 +196,7 @@ def add_bias(
     mask.check((*query.shape[:-3], query.shape[head_dim], query.shape[-2], key.shape[-2]))
     bias = mask.full_weight().to(query.dtype)  # (heads or 1, Nq, Nk)
     bias = bias.view(bias.shape[0], *[1] * (-3 - head_dim), *bias.shape[1:])
-    return bias if attn_mask is None else bias + attn_mask
+    return bias if attn_mask is None else with_attn_mask(bias, attn_mask)
 
 
 def _into_flex(module: nn.Module, graph: fx.Graph) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -22,9 +22,6 @@ from .rewrite import CHILD, compiled, graph_of
 from .together import computed_together
 from .trace import Untraceable, exported, pattern_of, tensors_of
 from .ways import EXPLICIT, FLEX, FUSED, best_way
-
-if TYPE_CHECKING:
-    from .attach import Site
 
 MOST_PATHS = 256  # kinds of calls whose graphs a module keeps
 
@@ -53,10 +50,13 @@ class Rewritten:
     def _way(self, arguments: tuple) -> str:
         """The way of a call: fused kernels only where the attention itself would call one."""
         first = next(tensors_of(arguments))
-        if not getattr(self, "fused_attn", False) or exported(first):
+        if not self._fuses() or exported(first):
             return EXPLICIT
         device, keys = first.device.type, max(product.keys for product, _ in self._sites)
         return best_way(device, self._additive(), keys)
+
+    def _fuses(self) -> bool:
+        return getattr(self, "fused_attn", all(product.fused for product, _ in self._sites))
 
     def _additive(self) -> bool:
         masks = getattr(self, CHILD)
@@ -65,7 +65,7 @@ class Rewritten:
     def _prepare_everywhere(self, arguments: tuple) -> None:
         """Builds the graphs for calls like this one on any device: a model may move after its masks were attached."""
         fused = FUSED if self._additive() else FLEX
-        for way in (EXPLICIT, fused) if getattr(self, "fused_attn", False) else (EXPLICIT,):
+        for way in (EXPLICIT, fused) if self._fuses() else (EXPLICIT,):
             self._prepare(arguments, way)
 
     def _prepare(self, arguments: tuple, way: str) -> Callable:
@@ -116,7 +116,7 @@ class Reporting:
     """A model with masks: its Gaussians are computed together, and its masks' scalars are not decayed."""
 
     _base: type[nn.Module]
-    spatial_sites: list[Site]
+    spatial_sites: list  # of Sites; Hugging Face resolves the annotations of its models' classes
 
     def no_weight_decay(self) -> set[str]:
         """Parameters that timm's optimisers leave undecayed: the model's own and the masks' scalars."""
@@ -143,10 +143,13 @@ def _blank(base: type[nn.Module], mixin: type) -> nn.Module:
 def _forward_like(forward: Callable) -> Callable:
     """A forward of the same signature that hands its arguments to `_run`."""
     parameters = list(inspect.signature(forward).parameters.values())[1:]
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise Untraceable(f"{forward.__qualname__} takes a variable number of arguments")
     defaults = {f"_default_{p.name}": p.default for p in parameters if p.default is not p.empty}
-    heads = [p.name + (f"=_default_{p.name}" if p.default is not p.empty else "") for p in parameters]
+    heads = [
+        "**" * (p.kind is p.VAR_KEYWORD) + p.name + f"=_default_{p.name}" * (p.default is not p.empty)
+        for p in parameters
+    ]
     names = ", ".join(p.name for p in parameters)
     exec(f"def forward(self, {', '.join(heads)}):\n    return self._run(({names},))", defaults)
     return defaults["forward"]

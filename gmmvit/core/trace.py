@@ -42,6 +42,8 @@ def pattern_of(arguments: Any) -> Any:
     """The shape of a call: a marker for each tensor, plain values as they are (lists as tuples, so that it hashes)."""
     if isinstance(arguments, (torch.Tensor, fx.Proxy)):
         return TENSOR
+    if isinstance(arguments, dict):
+        return tuple((name, pattern_of(each)) for name, each in arguments.items())
     return tuple(pattern_of(a) for a in arguments) if isinstance(arguments, (list, tuple)) else arguments
 
 
@@ -81,10 +83,13 @@ def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool =
             raise Untraceable(f"{name!r} in {type(module).__name__}: expected names of modules that Python can write")
     tensors = list(tensors_of(arguments))
     names = [f"t{i}" for i in range(len(tensors))]
-    keywords = list(inspect.signature(forward).parameters)[1:]
+    keywords = list(inspect.signature(forward).parameters.values())[1:]
 
     def call(module: nn.Module, *proxies: fx.Proxy) -> Any:
-        return forward(module, **dict(zip(keywords, _refill(arguments, iter(proxies)), strict=True)))
+        given: dict[str, Any] = {}
+        for each, value in zip(keywords, _refill(arguments, iter(proxies)), strict=True):
+            given |= value if each.kind is each.VAR_KEYWORD else {each.name: value}
+        return forward(module, **given)
 
     scope: dict[str, Any] = {"call": call}
     exec(f"def forward(self, {', '.join(names)}): return call(self, {', '.join(names)})", scope)  # fx reads these names
@@ -92,6 +97,10 @@ def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool =
     plain = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
     for name in plain:  # as buffers they become part of the graph
         module.register_buffer(name, vars(module).pop(name))
+    whole = fx._symbolic_trace._wrapped_fns_to_patch  # functions that their files ask torch.fx to leave whole
+    inlined = {key: names for key, names in whole.items() if names is forward.__globals__}
+    for key in inlined:  # torchvision's Swin has its attention in one
+        del whole[key]
     own = type(module)
     module.__class__ = type(own.__name__, (own,), {"forward": scope["forward"]})
     answers: list | None = [] if shapes else None
@@ -106,6 +115,7 @@ def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool =
         raise Untraceable(f"torch.fx cannot trace {own.__name__}: {first_line(error)}") from error
     finally:
         module.__class__ = own
+        whole.update(inlined)
         for name in plain:
             del module._buffers[name]
         vars(module).update(plain)
@@ -115,6 +125,8 @@ def trace(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool =
 def _refill(arguments: Any, tensors: Iterator) -> Any:
     if isinstance(arguments, (list, tuple)):
         return type(arguments)(_refill(a, tensors) for a in arguments)
+    if isinstance(arguments, dict):
+        return {name: _refill(each, tensors) for name, each in arguments.items()}
     return next(tensors) if isinstance(arguments, torch.Tensor) else arguments
 
 

@@ -44,6 +44,7 @@ WORKS: dict[str, Config] = {
     "maxxvit": Config("test_maxvit"),
     "metaformer": Config("caformer_s18", size=96),
     "mobilenetv3": Config("mobilenetv4_hybrid_medium", size=128),
+    "mobilenetv5": Config("mobilenetv5_base", size=128),
     "mobilevit": Config("mobilevit_xxs", size=128),
     "mvitv2": Config("mvitv2_tiny", {"img_size": 64}),
     "naflexvit": Config("naflexvit_base_patch16_gap", {"embed_dim": 48, "depth": 2, "num_heads": 3}),
@@ -67,6 +68,7 @@ WORKS: dict[str, Config] = {
         "samvit_base_patch16",
         {"img_size": 256, "depth": 3, "embed_dim": 48, "num_heads": 3, "global_attn_indexes": (1,)},
     ),
+    "vitamin": Config("vitamin_small_224", {"img_size": 64}),
     "volo": Config("volo_d1_224", {"img_size": 64}),
 }
 

@@ -15,7 +15,9 @@ from gmmvit.core.masks import MASKS
 from gmmvit.core.start import looks_trained
 from gmmvit.paper.attachable import REFUSED, WORKS, build
 
-LARGE = "byoanet convit crossvit hieradet_sam2 mvitv2 nextvit tiny_vit vision_transformer_sam volo".split()  # slow
+LARGE = (
+    "byoanet convit crossvit hieradet_sam2 mobilenetv5 mvitv2 nextvit tiny_vit vision_transformer_sam volo".split()
+)  # slow
 FILES = Path(timm.models.__file__).parent
 
 
