@@ -28,8 +28,9 @@ def weights(model):
 
 @pytest.mark.parametrize("name", ["vit", "swin", "pit", "cait", "t2t"])
 @pytest.mark.parametrize("mask", ["gmm", "gab"])
-def test_gaussian_masks_come_back_exactly(tmp_path, name, mask):
-    model = drawn(gmmvit.create_model(name, mask=mask))
+@pytest.mark.parametrize("start", ["paper", "neutral"])
+def test_gaussian_masks_come_back_exactly(tmp_path, name, mask, start):
+    model = drawn(gmmvit.create_model(name, mask=mask, start=start))
     learned.save(model, tmp_path)
     found = learned.read(tmp_path)
     for one, site, weight in zip(found, model.spatial_sites, weights(model), strict=True):
