@@ -7,6 +7,7 @@ from .core.freeze import freeze
 from .core.keep import load, save
 from .core.maps import attention_maps
 from .core.masks import MASKS, ElementMask, GaussianBias, GaussianMixtureMask, SpatialMask
+from .core.regrid import regrid
 from .core.transmix import TransMix
 from .models import create_model
 
@@ -27,6 +28,7 @@ __all__ = [
     "freeze",
     "load",
     "masks_of",
+    "regrid",
     "save",
 ]
 __version__ = "0.1.0"

@@ -103,6 +103,8 @@ def _attach(
             raise ValueError(f"{call.name} already has a mask named {name!r}: detach(model) first, or attach another")
 
     made = [_made(build, model, *each).to(image.device) for each in places]
+    for each in (each for each in made if isinstance(each, SpatialMask)):
+        each.image = tuple(image.shape[-2:])
     with _all_or_nothing(model, [call.module for call, *_ in places]):
         sites = []
         for (call, product, place), built in zip(places, made, strict=True):
@@ -119,7 +121,6 @@ def _attach(
                 f"({sites[0].name}: its patch rows are never read)"
             )
         model.spatial_sites = [*getattr(model, "spatial_sites", ()), *sites]
-        model.spatial_image = tuple(image.shape[-2:])
     return sites
 
 
@@ -148,8 +149,7 @@ def detach(model: nn.Module) -> nn.Module:
             module.__class__ = module._base
     if isinstance(model, Reporting):
         model.__class__ = model._base
-        for attribute in ("spatial_sites", "spatial_image"):
-            vars(model).pop(attribute, None)
+        vars(model).pop("spatial_sites", None)
     return wrapped
 
 

@@ -69,6 +69,16 @@ def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:
     return (rows, columns) if abs(rows / columns - aspect) < 1e-6 * aspect else None
 
 
+def strided(tokens: int, image: Sequence[int]) -> Grid | None:
+    """The grid of so many tokens that a stride makes of an image whose sides it need not divide."""
+    rows, columns = image
+    for stride in range(1, min(rows, columns) + 1):
+        for grid in ((-(-rows // stride), -(-columns // stride)), (rows // stride, columns // stride)):
+            if math.prod(grid) == tokens:
+                return grid
+    return None
+
+
 def pair(value: object) -> tuple | None:
     """Both sides of what is given as one number, or as two; None of anything else."""
     both = (value, value) if isinstance(value, int) else value
@@ -81,19 +91,26 @@ def layout(
     """The grid of a model's tokens, and the number of class and register tokens before it; None where there is none.
 
     It is the model's grid of patches, or one with the aspect of `image` (by default that of the images the model was
-    built for). With a `layer`, it may also be that of the layer's windows.
+    built for), or one of patches that do not divide it. With a `layer`, it may also be that of the layer's windows.
     """
     patches, window = getattr(model, "patch_embed", None), getattr(layer, "window_size", getattr(layer, "ws", None))
     built = pair(getattr(patches, "img_size", None))
     image = pair(image) or built or (1, 1)
-    known = pair(window), pair(getattr(patches, "grid_size", None)) if built in (None, image) else None
-    for prefix in dict.fromkeys((getattr(model, "num_prefix_tokens", 0), 0, 1, 2)):  # 2: class and distillation token
+    feat = getattr(patches, "dynamic_feat_size", None)  # timm's PatchEmbed, which knows whether it pads
+    known = (
+        pair(window),
+        pair(getattr(patches, "grid_size", None)) if built in (None, image) else None,
+        feat(image) if feat else None,
+    )
+    own = getattr(model, "num_prefix_tokens", 0)
+    for prefix in dict.fromkeys((own, 0, 1, 2)):  # 2: class and distillation token
         rest = tokens - prefix
         square = grid_of(rest) if layer is not None and not prefix else None
         for grid in (*known, grid_of(rest, image[0] / image[1]), square):
             if grid and math.prod(grid) == rest:
                 return grid, prefix
-    return None
+    uneven = None if layer is None else strided(tokens - own, image)
+    return (uneven, own) if uneven else None
 
 
 def unrolled_order(grid: Grid, base: Grid) -> torch.Tensor:

@@ -21,6 +21,7 @@ from timm.models._hub import download_from_hf, save_config_for_hf
 from .attach import Site, attach, detach
 from .errors import first_line, unknown
 from .fold import ConstantBias
+from .grids import pair
 from .masks import MASKS
 from .rewrite import CHILD
 from .trace import plain
@@ -69,7 +70,7 @@ def load(source: str | Path) -> nn.Module:
     model = _built(config)
     with torch.random.fork_rng(devices=[]):
         for group in block["masks"]:
-            _attach(model, group, block["img_size"])
+            _attach(model, group)
     fits(model.state_dict(), state, str(source), f"this {type(model).__name__}")
     first = next((value.dtype for value in state.values() if value.is_floating_point()), None)
     model.to(first).load_state_dict(state)
@@ -88,7 +89,7 @@ def described(model: nn.Module, **model_args: Any) -> dict:
             "save(model, folder, **model_args) with the options of its own"
         )
     rates = {name: value for name, value in (made or {}).items() if name.endswith("_rate")}  # which timm leaves out
-    block = {"version": FORMAT, "masks": _groups(model), "img_size": getattr(model, "spatial_image", None)}
+    block = {"version": FORMAT, "masks": _groups(model)}
     constant = {n: list(m.bias.shape) for n, m in model.named_modules() if isinstance(m, ConstantBias)}
     block |= {"constant": constant} if constant else {}
     with TemporaryDirectory() as folder:
@@ -125,20 +126,22 @@ def _groups(model: nn.Module) -> list[dict]:
                 f"gmmvit.MASKS['name'] = {kind}, here and where it is loaded, and attach(model, 'name') give it one"
             )
         try:
-            key = json.dumps([name, options])
+            size = getattr(site.mask, "image", None)
+            key = json.dumps([name, options, size])
         except TypeError as error:
             raise ValueError(f"{site.name}: an option of its mask cannot be written as JSON ({error})") from error
-        group = groups.setdefault(key, {"mask": name, "options": options, "sites": []})
+        group = groups.setdefault(key, {"mask": name, "options": options, "img_size": size, "sites": []})
         group["sites"].append(site.name)
     return list(groups.values())
 
 
-def _attach(model: nn.Module, group: Mapping, img_size: list[int]) -> list[Site]:
+def _attach(model: nn.Module, group: Mapping) -> list[Site]:
     if group["mask"] not in MASKS:
         said = unknown("mask", group["mask"], MASKS)
         raise ValueError(f"{said}; gmmvit.MASKS[{group['mask']!r}] = its class tells gmmvit of another")
     chosen = set(group["sites"])
-    sites = attach(model, group["mask"], only=lambda name: name in chosen, img_size=tuple(img_size), **group["options"])
+    size, options = pair(group["img_size"]), group["options"]
+    sites = attach(model, group["mask"], only=lambda name: name in chosen, img_size=size, **options)
     if sorted(site.name for site in sites) != sorted(group["sites"]):
         missing = next(iter(chosen - {site.name for site in sites}), sites[0].name)
         raise ValueError(f"{missing}: attach finds other products than when this was saved (timm {timm.__version__})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -14,9 +13,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from . import together
+from . import sizes, together
 from .errors import unknown
-from .grids import Grid, by_offset, squared_distances
+from .grids import Grid, by_offset, grid_of, squared_distances
 from .trace import exported
 
 MOST_KERNELS = 1000  # far above what a grid has distances for
@@ -69,6 +68,10 @@ class SpatialMask(nn.Module):
         self.rows = 1 if share_heads else heads
         self.register_buffer("arranged_rows", None, persistent=False)
         self.register_buffer("arranged_columns", None, persistent=False)
+        self.made_of: tuple[str | None, dict] = (None, {})  # its name in MASKS and its options, as attach was told
+        self.image: Grid | None = None  # the size of the images it was attached for
+        self.learned_on = self.grid, self.key_grid  # of what is learned for each pair of patches
+        self._met: dict[tuple, SpatialMask] = {}  # what it is for (size of images, queries, keys)
 
     def weight(self) -> torch.Tensor:
         """The mask without prefix tokens, (heads or 1, Nq, Nk)."""
@@ -89,9 +92,8 @@ class SpatialMask(nn.Module):
     def forward(self, scores: torch.Tensor, scale: float = 1.0) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
         """The scores with the mask in them, times `scale`, which costs a multiplicative mask nothing on the way."""
         plain = exported(scores)  # there any batch will do
-        if not plain:
-            self.check(scores.shape)
-        weight = self.full_weight()
+        here = (self.met(sizes.now()) or self) if plain else self.fitting(scores.shape)
+        weight = here.full_weight()
         if scale != 1.0:
             weight = weight * scale
         weight = weight.type_as(scores) if plain else weight.to(scores.dtype)
@@ -105,14 +107,90 @@ class SpatialMask(nn.Module):
         weight = self.full_weight()[..., self.prefix[0] :, self.prefix[1] :]
         return (weight - (0 if self.additive else 1)).abs().mean().item()
 
-    def check(self, shape: torch.Size) -> None:
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The queries and keys of the scores it was built for."""
+        (rows, columns), (key_rows, key_columns), (before, key_before) = self.grid, self.key_grid, self.prefix
+        return before + rows * columns, key_before + key_rows * key_columns
+
+    def fitting(self, shape: torch.Size) -> SpatialMask:
+        """This mask on the grid that scores of this shape come from: itself, or its like for another image size."""
+        counts, size = tuple(shape[-2:]), sizes.now()
+        own = counts == self.counts and (size == self.image or size is None and not self._met or self.image is None)
+        key = (size, *counts)
+        here = self if own else self._met[key] if key in self._met else self._meet(size, counts)
+        here.check(shape)
+        return here
+
+    def _meet(self, size: Grid | None, counts: tuple[int, ...]) -> SpatialMask:
+        """What it is for scores that it has not met at this size of images, which it keeps."""
+        if size is None:  # a layer runs by itself, or once more for its gradients
+            met = {id(like): like for (_, *each), like in self._met.items() if tuple(each) == counts}
+            met |= {id(self): self} if counts == self.counts else {}
+            if len(met) > 1:
+                raise ValueError(f"{type(self).__name__}: {counts} scores come from several grids; run the whole model")
+            return next(iter(met.values()), self)
+        place, own = sizes.place_of(self, counts), sizes.Place(self.grid, self.prefix, self.key_grid)
+        if place is None or (place != own and (self.made_of[0] not in MASKS or self.arranged_rows is not None)):
+            return self  # which refuses what does not fit
+        alike = (met for met in self._met.values() if (met.grid, met.prefix, met.key_grid) == place)
+        here = self if place == own else next(alike, None) or self._like(place)
+        if len(self._met) >= sizes.MOST:
+            self._met.pop(next(iter(self._met)))
+        self._met[(size, *counts)] = here
+        return here
+
+    def _like(self, place: sizes.Place) -> SpatialMask:
+        """The same mask, with the same parameters, on another grid."""
+        name, options = self.made_of
+        build, options = MASKS[name], dict(options)
+        if options.pop("start", None) == "neutral":
+            options = build.neutral(**options)
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            made = build(place.grid, self.heads, prefix=place.prefix, key_grid=place.key_grid, **options)
+        made._parameters, made._modules, made.training = self._parameters, self._modules, self.training
+        made.made_of, made.image, made.learned_on = self.made_of, sizes.now(), self.learned_on
+        device = next((each.device for each in self.parameters()), None)
+        own = {name: each for name, each in self._buffers.items() if name not in self._non_persistent_buffers_set}
+        places = {name: each for name, each in made._buffers.items() if name not in own}
+        made._buffers = own | {name: each if each is None else each.to(device) for name, each in places.items()}
+        return made
+
+    def met(self, image: Grid | None) -> SpatialMask | None:
+        """What this mask is for images of a size; None where it has not met them."""
+        own = self if image in (self.image, None) else None
+        return next((met for (size, *_), met in self._met.items() if size == image), own)
+
+    def settle(self, image: Grid) -> None:
+        """Makes what this mask is at a size it has met the mask itself."""
+        made = self.met(image)
+        if made is None:
+            raise ValueError(f"{type(self).__name__} is not reached by an image of {image[0]} x {image[1]}")
+        if made is not self:
+            for name, value in vars(made).items():
+                if name == "_buffers" or not name.startswith("_"):
+                    vars(self)[name] = value
+            self.learn_here()
+        self.image, self.learned_on = image, (self.grid, self.key_grid)
+        self._met.clear()
+
+    def learn_here(self) -> None:
+        """Makes parameters for each pair of patches of the present grid of those that were learned on another."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_met": {}}  # a copy has parameters of its own
+
+    def _apply(self, *args: Any, **kwargs: Any) -> SpatialMask:
+        self._met.clear()  # their buffers would stay where they are
+        return super()._apply(*args, **kwargs)
+
+    def check(self, shape: Sequence[int]) -> None:
         """Raises a sentence where scores of this shape do not fit."""
-        kind, shape = type(self).__name__, tuple(shape)
-        queries, keys = (p + math.prod(grid) for p, grid in zip(self.prefix, (self.grid, self.key_grid), strict=True))
+        kind, shape, (queries, keys) = type(self).__name__, tuple(shape), self.counts
         if len(shape) < 3 or shape[-2:] != (queries, keys):
             raise ValueError(
                 f"{kind} was built for {queries} x {keys} scores ({self._place()}) and got scores of shape {shape}: "
-                "use the image size it was attached for, or attach it anew"
+                "use the image size it was attached for, or gmmvit.regrid(model, img_size)"
             )
         if shape[-3] != self.heads and not self.share_heads:
             raise ValueError(f"{kind} has {self.heads} heads and got scores of {shape[-3]}: {shape}")
@@ -313,7 +391,20 @@ class ElementMask(SpatialMask):
         return {"init": 1.0} | options
 
     def weight(self) -> torch.Tensor:
-        return self.element
+        return resampled(self.element, self.learned_on, (self.grid, self.key_grid))
+
+    def learn_here(self) -> None:
+        self.element = nn.Parameter(self.weight().detach(), self.element.requires_grad)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Takes what was learned on another grid, too, where it can only have been a square or one of this aspect."""
+        theirs, own = state.get(f"{prefix}element"), self.element.shape
+        if isinstance(theirs, torch.Tensor) and theirs.ndim == 3 and theirs.shape[1:] != own[1:]:
+            pairs = zip(theirs.shape[1:], self.learned_on, strict=True)
+            found = [{grid_of(n, grid[0] / grid[1]), grid_of(n)} - {None} for n, grid in pairs]
+            if all(len(grids) == 1 for grids in found):  # else torch says that sizes differ
+                state[f"{prefix}element"] = resampled(theirs, [grids.pop() for grids in found], self.learned_on)
+        super()._load_from_state_dict(state, prefix, *args)
 
 
 class GaussianBias(GaussianMask):
@@ -358,8 +449,7 @@ class GaussianBias(GaussianMask):
         """The scores with the bias added; or, of a query (..., Nq, d) and a key (..., d, Nk), their product with it."""
         if key is None or exported(scores):
             return super().forward(scores if key is None else scores @ key)
-        self.check((*scores.shape[:-1], key.shape[-1]))
-        return biased_product(scores, key, self.full_weight())
+        return biased_product(scores, key, self.fitting((*scores.shape[:-1], key.shape[-1])).full_weight())
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         return self.sigma[None], self.amplitude[None]
@@ -393,6 +483,18 @@ def options_of(name: str) -> dict[str, tuple[object, str]]:
     said = dict(re.findall(r"^- `(\w+)`: (.*)$", inspect.getdoc(MASKS[name]) or "", re.M))
     parameters = inspect.signature(MASKS[name]).parameters.values()
     return {each.name: (each.default, said.get(each.name, "")) for each in parameters if each.name not in PLACE}
+
+
+def resampled(table: torch.Tensor, grids: Sequence[Grid], to: Sequence[Grid]) -> torch.Tensor:
+    """A value for each pair of patches (rows, Nq, Nk) on other grids of queries and keys, bicubic as timm does it."""
+    if tuple(grids) == tuple(to):
+        return table
+    (grid, key_grid), (new, new_keys) = grids, to
+    values = table.float().unflatten(-1, key_grid)  # (rows, Nq, y, x)
+    values = F.interpolate(values, new_keys, mode="bicubic", antialias=True).flatten(-2)
+    values = values.transpose(-2, -1).unflatten(-1, grid)  # (rows, Nk', y, x)
+    values = F.interpolate(values, new, mode="bicubic", antialias=True).flatten(-2)
+    return values.transpose(-2, -1).to(table.dtype)
 
 
 def underflown(d2: torch.Tensor) -> torch.Tensor:

@@ -193,7 +193,7 @@ def add_bias(
     mask: SpatialMask, head_dim: int, attn_mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
     """The attention mask for a fused kernel: what was there, and the spatial bias on top."""
-    mask.check((*query.shape[:-3], query.shape[head_dim], query.shape[-2], key.shape[-2]))
+    mask = mask.fitting((*query.shape[:-3], query.shape[head_dim], query.shape[-2], key.shape[-2]))
     bias = mask.full_weight().to(query.dtype)  # (heads or 1, Nq, Nk)
     bias = bias.view(bias.shape[0], *[1] * (-3 - head_dim), *bias.shape[1:])
     return bias if attn_mask is None else with_attn_mask(bias, attn_mask)

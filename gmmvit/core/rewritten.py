@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 import torch.nn as nn
+from timm.models import get_model_input_config
 from torch import fx
 
+from . import sizes
 from .masks import GaussianMask, no_decay
 from .products import Product
 from .rewrite import CHILD, compiled, graph_of
@@ -23,6 +25,7 @@ from .together import computed_together
 from .trace import Untraceable, exported, pattern_of, tensors_of
 from .ways import EXPLICIT, FLEX, FUSED, best_way
 
+SEEING = ("forward", "forward_features", "forward_intermediates")  # what a model does with images
 MOST_PATHS = 256  # kinds of calls whose graphs a module keeps
 
 
@@ -131,7 +134,12 @@ class Reporting:
 def subclass(base: type[nn.Module], mixin: type) -> type[nn.Module]:
     """The generated subclass of a class."""
     names = {"_base": base, "__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    names["forward"] = _forward_like(base.forward) if mixin is Rewritten else _forward_together(base.forward)
+    if mixin is Rewritten:
+        names["forward"] = _forward_like(base.forward)
+    else:
+        names |= {name: _seeing(getattr(base, name)) for name in SEEING if hasattr(base, name)}
+        if hasattr(base, "set_input_size"):
+            names["set_input_size"] = _resizing(base.set_input_size)
     return type(base.__name__, (mixin, base), names)
 
 
@@ -155,15 +163,38 @@ def _forward_like(forward: Callable) -> Callable:
     return defaults["forward"]
 
 
-def _forward_together(forward: Callable) -> Callable:
-    """A model's forward, during which its Gaussian masks are computed together."""
+def _seeing(forward: Callable) -> Callable:
+    """A method that is given images: its masks know their size, and Gaussian ones are computed together."""
 
     @wraps(forward)
     def whole(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if sizes.running(self):  # forward calls forward_features
             return forward(self, *args, **kwargs)
-        masks = (site.mask for site in getattr(self, "spatial_sites", ()))
-        with computed_together(mask for mask in masks if isinstance(mask, GaussianMask)):
-            return forward(self, *args, **kwargs)
+        size = sizes.begin(self, args, kwargs)
+        try:
+            if torch.compiler.is_compiling():
+                return forward(self, *args, **kwargs)
+            masks = (
+                site.mask.met(size)
+                for site in getattr(self, "spatial_sites", ())
+                if isinstance(site.mask, GaussianMask)
+            )
+            with computed_together(mask for mask in masks if mask is not None):
+                return forward(self, *args, **kwargs)
+        finally:
+            sizes.end()
+
+    return whole
+
+
+def _resizing(resize: Callable) -> Callable:
+    """timm's set_input_size, after which the masks are for the new size, too."""
+
+    @wraps(resize)
+    def whole(self: Any, *args: Any, **kwargs: Any) -> None:
+        from .regrid import settle  # which attaches
+
+        resize(self, *args, **kwargs)
+        settle(self, get_model_input_config(self)["input_size"][1:])
 
     return whole

@@ -52,8 +52,7 @@ def flexed(
     scale: float | None = None,
 ) -> torch.Tensor:
     """softmax(M * (scale Q K^T) + attn_mask) V without an N x N map in memory; the masks act in their order."""
-    for mask in masks:
-        mask.check((*query.shape[:-1], key.shape[-2]))
+    masks = [mask.fitting((*query.shape[:-1], key.shape[-2])) for mask in masks]
     weights = [(mask.full_weight(), mask.additive) for mask in masks]  # (heads or 1, Nq, Nk) each
     own = []  # the dimensions that the attention mask is not expanded over
     if attn_mask is not None:

@@ -16,7 +16,11 @@ from gmmvit.core.keep import FORMAT, described
 from gmmvit.paper.attachable import WORKS, build
 
 QUICK = ("beit", "levit", "swin_transformer", "vision_transformer")
-MASKS = {"gmm": {"kernels": 2, "sigma_init": (2.0, 0.3)}, "elm": {"init": 0.5}, "gab": {"share_heads": False}}
+MASKS = {
+    "gmm": {"kernels": 2, "sigma_init": (2.0, 0.3)},
+    "elm": {"init": 0.5},
+    "gab": {"share_heads": False, "start": "paper"},
+}
 VIT = {"img_size": 64, "depth": 2, "embed_dim": 48, "num_heads": 3, "num_classes": 10}
 
 
