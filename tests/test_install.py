@@ -98,10 +98,12 @@ def test_the_command_works_from_another_folder_and_says_which_extra_a_verb_needs
     assert "usage: gmmvit" in run(python, tmp_path, command, "--help").stdout
     listed = run(python, tmp_path, command, "models", "--attachable")
     assert listed.returncode == 0 and "swin_transformer_v2" in listed.stdout, listed.stderr
-    refused = run(python, tmp_path, "-m", "gmmvit", "results")
-    assert refused.returncode == 1 and "ruamel is not installed: expected what `pip install '.[train]'`" in (
-        refused.stderr
-    )
+    for words, said in {
+        ("results",): "pandas is not installed: expected what `pip install '.[paper]'`",
+        ("train", "--dataset", "cifar10-mini", "--model", "vit"): "expected what `pip install '.[train]'`",
+    }.items():
+        refused = run(python, tmp_path, "-m", "gmmvit", *words)
+        assert refused.returncode == 1 and said in refused.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -12,9 +12,8 @@ from ..analysis.positions import grid_of_kernel, sliced
 from ..train import learned
 from ..train.rows import LENGTH, START_OPTIONS, Row
 from .names import DATASETS, MODELS, SIZES, readable
-from .published import numbers
 from .published import table as published_table
-from .runs import DONE, NOT_RUN, beside, gains, ordered, scores, where
+from .runs import DONE, NOT_RUN, beside, gains, numbers, ordered, scores, where
 from .tables import ABSENT, GAIN, MEAN, Column, Table, span
 from .views import LAST, LOOKED, RESET, View, summed
 

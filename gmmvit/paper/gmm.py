@@ -16,9 +16,8 @@ from ..train.recipes import MIXING, find
 from ..train.rows import Row
 from . import runs
 from .names import BACKBONES, DATASETS, MASKS, MODELS, readable
-from .published import numbers
 from .published import table as published_table
-from .runs import DONE, LARGER, WITHIN, beside, filled, gains, history, scores, where
+from .runs import DONE, LARGER, WITHIN, beside, filled, gains, history, numbers, scores, where
 from .tables import UNKNOWN, Column, Table, cell, missing, span
 
 COLUMNS = ("cifar10", "cifar100", "svhn", "tiny_imagenet")  # of the published tables

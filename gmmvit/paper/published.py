@@ -5,10 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import pandas as pd
-
 from ..core.errors import unknown
-from .names import DATASETS
 
 
 def tables() -> dict[str, dict]:
@@ -22,12 +19,3 @@ def table(name: str) -> dict:
     if name not in known:
         raise ValueError(unknown("published table", name, known))
     return known[name]
-
-
-def numbers(rows: list[dict]) -> pd.DataFrame:
-    """The numbers of published rows one by one: their keys, "dataset" and "published", data set after data set."""
-    names = {name.replace("-", "_"): name for name in DATASETS}
-    found = pd.DataFrame(rows)
-    places = [column for column in found if column in names]
-    found = found.melt([column for column in found if column not in names], places, "dataset", "published")
-    return found.assign(dataset=found.dataset.map(names)).dropna(subset="published")

@@ -17,6 +17,7 @@ from scipy import stats
 
 from ..train.rows import Row
 from . import project
+from .names import DATASETS
 
 DONE, FAILED, NOT_RUN = "done", "failed", "not run"  # states of a row
 FIELDS = ("dataset", "model", "mask", "recipe", "seed", "kind")
@@ -182,8 +183,17 @@ def _arms(rows: pd.DataFrame, by: Sequence[str]):
 
 
 def beside(rows: pd.DataFrame, numbers: pd.DataFrame, on: Sequence[str], name: str = "published") -> pd.DataFrame:
-    """The rows with a column of published numbers (of gmmvit.paper.published), of those that agree in `on`."""
+    """The rows with a column of published numbers (of `numbers`), of those that agree in `on`."""
     theirs = numbers[[*on, "published"]].rename(columns={"published": name}).astype(dict.fromkeys(on, object))
     rows = rows.drop(columns=name, errors="ignore").astype(dict.fromkeys(on, object))
     found = rows.merge(theirs, on=list(on), how="left")
     return found.set_axis(rows.index)
+
+
+def numbers(rows: list[dict]) -> pd.DataFrame:
+    """The numbers of published rows one by one: their keys, "dataset" and "published", data set after data set."""
+    names = {name.replace("-", "_"): name for name in DATASETS}
+    found = pd.DataFrame(rows)
+    places = [column for column in found if column in names]
+    found = found.melt([column for column in found if column not in names], places, "dataset", "published")
+    return found.assign(dataset=found.dataset.map(names)).dropna(subset="published")

@@ -168,7 +168,7 @@ def test_gains_are_paired_with_the_base_of_the_same_data_set_and_model(tmp_path)
 
 
 def test_published_numbers_stand_beside_the_rows_that_agree():
-    numbers = published.numbers(published.table("gmm_main")["rows"])
+    numbers = runs.numbers(published.table("gmm_main")["rows"])
     keys = ["dataset", "model", "mask"]
     rows = pd.DataFrame(
         [("svhn", "pit", "gmm"), ("svhn", "vit_heat", "gmm"), ("cifar10-mini", "pit", "gmm")], columns=keys
