@@ -50,7 +50,7 @@ def explicit(
     enable_gqa: bool = False,
 ) -> fx.Proxy:
     """F.scaled_dot_product_attention in steps, (..., heads, Nq, d)."""
-    if is_causal or enable_gqa:
+    if isinstance(is_causal, fx.Proxy) or is_causal or enable_gqa:
         raise Untraceable("its fused attention is causal or groups its queries: expected neither")
     return _dropped(_probabilities(query, key, attn_mask, scale), dropout_p) @ value
 

@@ -102,7 +102,10 @@ def layout(
         pair(getattr(patches, "grid_size", None)) if built in (None, image) else None,
         feat(image) if feat else None,
     )
-    own = getattr(model, "num_prefix_tokens", 0)
+    registers = getattr(
+        getattr(model, "config", None), "num_register_tokens", 0
+    )  # Hugging Face's, after its class token
+    own = getattr(model, "num_prefix_tokens", registers and registers + 1)
     for prefix in dict.fromkeys((own, 0, 1, 2)):  # 2: class and distillation token
         rest = tokens - prefix
         square = grid_of(rest) if layer is not None and not prefix else None

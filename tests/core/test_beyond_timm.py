@@ -71,7 +71,10 @@ IMAGES = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1)
 def built(name):
     """A small model of random weights, large enough for its attention to matter."""
     torch.manual_seed(0)
-    model = MODELS[name]()
+    return redrawn(MODELS[name]())
+
+
+def redrawn(model):
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, 0, 0.3)
@@ -244,6 +247,48 @@ def test_a_bias_goes_into_the_fused_kernel_as_its_attention_mask_where_the_devic
             torch.testing.assert_close(logits(model), want, atol=1e-5, rtol=1e-4)
     assert [mask.shape[-3] for mask in kernels.masks] == [1] * len(sites) or name == "Hugging Face Swin"
     assert len(kernels.masks) == len(sites)
+
+
+@pytest.mark.parametrize("name", ("BeitModel", "CLIPVisionModel", "SiglipVisionModel", "Swinv2Model"))
+def test_a_neutral_mask_leaves_other_models_of_hugging_face_as_they_are(name):
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": 32}
+    options = SWIN if name == "Swinv2Model" else small | {"patch_size": 8}
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(
+        getattr(transformers, name.replace("Model", "Config"))(image_size=SIZE, **options)
+    )
+    with torch.no_grad():
+        want = redrawn(model)(IMAGES).last_hidden_state
+        sites = gmmvit.attach(model, "elm", init=1.0)
+        torch.testing.assert_close(model(IMAGES).last_hidden_state, want, atol=2e-5, rtol=1e-4)
+        for site in sites:
+            site.mask.element.zero_()
+        assert (model(IMAGES).last_hidden_state - want).abs().max() > 1e-3
+
+
+def test_register_tokens_are_left_alone():
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": HEADS, "num_register_tokens": 4}
+    config = transformers.Dinov2WithRegistersConfig(image_size=SIZE, patch_size=8, **small)
+    sites = gmmvit.attach(transformers.Dinov2WithRegistersModel(config), "gmm")
+    assert [(site.grid, site.prefix) for site in sites] == [((4, 4), 5)] * 2
+
+
+def test_an_attention_that_may_be_causal_is_refused():
+    class Causal(nn.Module):
+        image_size = SIZE
+
+        def __init__(self):
+            super().__init__()
+            self.stem = nn.Conv2d(3, 16, 8, 8)
+
+        def forward(self, images):
+            tokens = self.stem(images).flatten(2).transpose(1, 2)[:, None]
+            return F.scaled_dot_product_attention(tokens, tokens, tokens, is_causal=True)
+
+    with pytest.raises(ValueError, match="is causal"):
+        gmmvit.attach(Causal(), "gmm")
 
 
 def test_what_multi_head_attention_hides_or_adds_is_refused():
