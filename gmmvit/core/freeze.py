@@ -16,6 +16,8 @@ from .trace import exported, plain
 class ConstantMask(SpatialMask):
     """What a mask was when it was frozen, in its place: scores * M or scores + B."""
 
+    remedy = "use the image size it was frozen for, or call gmmvit.regrid(model, img_size) before gmmvit.freeze(model)"
+
     def __init__(self, mask: SpatialMask):
         super().__init__(mask.grid, mask.heads, prefix=mask.prefix, key_grid=mask.key_grid, share_heads=mask.rows == 1)
         for name in ("additive", "where", "takes_scale", "takes_product", "taken_scale"):

@@ -21,6 +21,7 @@ from timm.models._hub import download_from_hf, save_config_for_hf
 from .attach import Site, attach, detach
 from .errors import first_line, unknown
 from .fold import ConstantBias
+from .freeze import ConstantMask
 from .grids import pair
 from .masks import MASKS
 from .rewrite import CHILD
@@ -119,8 +120,12 @@ def _groups(model: nn.Module) -> list[dict]:
     groups: dict[str, dict] = {}
     for site in getattr(model, "spatial_sites", ()):
         name, options = getattr(site.mask, "made_of", (None, {}))
+        kind = type(site.mask).__name__
+        if isinstance(site.mask, ConstantMask):
+            raise ValueError(
+                f"{site.name}: expected a mask that can learn, got a frozen one: save before gmmvit.freeze"
+            )
         if MASKS.get(name) is not type(site.mask):
-            kind = type(site.mask).__name__
             raise ValueError(
                 f"{site.name}: a {kind} has no name to be found by: expected one of {', '.join(MASKS)}; "
                 f"gmmvit.MASKS['name'] = {kind}, here and where it is loaded, and attach(model, 'name') give it one"

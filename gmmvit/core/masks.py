@@ -47,6 +47,7 @@ class SpatialMask(nn.Module):
     taken_scale = 1.0  # that factor, where the rewritten attention leaves it to the mask
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
     strengths: tuple[str, ...] = ()  # the options that say how much it does before it is trained
+    remedy = "use the image size it was attached for, or gmmvit.regrid(model, img_size)"  # where scores do not fit
     neutral: Callable[..., dict] | None = None  # its options with those that make it do nothing yet, and able to learn
 
     def __init__(
@@ -190,7 +191,7 @@ class SpatialMask(nn.Module):
         if len(shape) < 3 or shape[-2:] != (queries, keys):
             raise ValueError(
                 f"{kind} was built for {queries} x {keys} scores ({self._place()}) and got scores of shape {shape}: "
-                "use the image size it was attached for, or gmmvit.regrid(model, img_size)"
+                + self.remedy
             )
         if shape[-3] != self.heads and not self.share_heads:
             raise ValueError(f"{kind} has {self.heads} heads and got scores of {shape[-3]}: {shape}")

@@ -183,3 +183,11 @@ def test_what_cannot_be_frozen_is_refused_and_left_as_it_was():
     with pytest.raises(ValueError, match="Mine cannot be frozen"):
         gmmvit.freeze(model)
     assert {type(mask) for mask in gmmvit.masks_of(model).values()} == {gmmvit.GaussianMixtureMask, Mine}
+
+
+def test_a_frozen_model_says_what_comes_before_freezing(tmp_path):
+    model = gmmvit.freeze(gmmvit.create_model("vit", mask="gmm"))
+    with pytest.raises(ValueError, match="save before gmmvit.freeze"):
+        gmmvit.save(model, tmp_path / "model")
+    with pytest.raises(ValueError, match=r"regrid\(model, img_size\) before gmmvit.freeze"):
+        model.blocks[0].attn(torch.rand(1, 16, model.embed_dim))
