@@ -128,8 +128,15 @@ def test_masks_on_a_model_of_every_file(file, device):
     assert torch.allclose(logits(fresh, image), masked, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("device", devices(pytest.mark.slow), indirect=True)
-@pytest.mark.parametrize("file", [pytest.param(f, marks=pytest.mark.slow) if f in LARGE else f for f in WORKS])
+EVERYWHERE = ("cait", "pit", "swin_transformer", "vision_transformer")  # the others' neutral start is tried on the CPU
+NEUTRAL = [
+    pytest.param(file, *device.values, marks=[*device.marks, *([pytest.mark.slow] if file in LARGE else [])])
+    for file in WORKS
+    for device in (pytest.param("cpu"), *(devices(pytest.mark.slow)[1:] if file in EVERYWHERE else ()))
+]
+
+
+@pytest.mark.parametrize("file, device", NEUTRAL, indirect=["device"])
 def test_a_neutral_mask_leaves_a_model_of_every_file_as_it_is_and_can_learn(file, device):
     torch.manual_seed(0)
     model, size = build(WORKS[file])
