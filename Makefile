@@ -49,11 +49,11 @@ profile: $(STAMP) # puts PROFILE in force; a params.yaml that is none of the pro
 	@$(if $(PROFILE),$(BIN)/python -m gmmvit.paper.project "$(PROFILE)")
 
 test: $(STAMP) ## all tests, and the notebooks against their outputs; ARGS="-k masks" are given to pytest, without the notebooks
-	$(BIN)/pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadgroup)
+	$(BIN)/pytest $(ARGS)
 	$(if $(ARGS),,$(BIN)/pytest --nbval --nbval-current-env notebooks)
 
 quick: $(STAMP) ## the tests that are not marked slow
-	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/pytest -m "not slow" $(ARGS)
 
 docs: $(STAMP) ## the pages of docs/ with an API reference, as a site in build/site
 	$(BIN)/mkdocs build
