@@ -7,7 +7,7 @@ import torch
 import torch.nn as nn
 from pretend import backward_works, environment, pretended
 from pretend_kernels import flex_attention
-from pretend_process import inside, pytest_collection_modifyitems, pytest_pyfunc_call, pytest_runtest_logreport  # noqa: F401  hooks
+from pretend_process import inside, pytest_pyfunc_call, pytest_runtest_logreport  # noqa: F401  hooks
 
 from gmmvit.core import ways
 

@@ -58,27 +58,15 @@ SECOND = pytest.StashKey[Second]()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For pytest-xdist: the tests of a file share what it prepares, so they stay together; so do the marked ones."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(MARK if item.get_closest_marker(MARK) else item.path.name))
-
-
-def _name(item: pytest.Item) -> str:
-    """The test's name without the group that pytest-xdist appends to it."""
-    return item.nodeid.rpartition("@")[0] if hasattr(item.config, "workerinput") else item.nodeid
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Ends a marked test as it ended in the second process."""
     if inside() or not pyfuncitem.get_closest_marker(MARK):
         return None
     session = pyfuncitem.session
     if SECOND not in session.stash:
-        marked = [_name(item) for item in session.items if item.get_closest_marker(MARK)]
+        marked = [item.nodeid for item in session.items if item.get_closest_marker(MARK)]
         session.stash[SECOND] = Second(session.config, marked)
-    report = session.stash[SECOND].report(_name(pyfuncitem))
+    report = session.stash[SECOND].report(pyfuncitem.nodeid)
     if report["outcome"] == "skipped":
         pytest.skip(report["said"])
     if report["outcome"] == "failed":
