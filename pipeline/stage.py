@@ -36,10 +36,8 @@ def run(kind: str, name: str) -> int:
     """The exit code of a stage: kind@name."""
     known = names()
     profile = known["profile"]
-    reports, tables = (
-        Path("reports") / profile,
-        {f"{profile}-{path.stem}" for path in Path("notebooks").glob("*.ipynb")},
-    )
+    reports = Path("reports") / profile
+    tables = {f"{profile}-{path.stem}" for path in Path("notebooks").glob("*.ipynb")}
     if kind != "check" and name not in {"notebook": tables}.get(kind, known.get(kind, (profile,))):
         raise ValueError(f"{name} is not in params.yaml: expected a stage of `dvc stage list`")
     if kind == "check":

@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .apart import with_attn_mask
 from .errors import unknown
 from .grids import layout
 from .products import FUSED_CALLS, PRODUCTS, SOFTMAXES, Call, mixes_channels, running_calls
@@ -249,7 +250,7 @@ def fused_softmax(
     scores = query[..., rows, :] * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)
     if attn_mask is not None:
         attn_mask = attn_mask[..., rows, :] if attn_mask.shape[-2] > 1 else attn_mask
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        scores = with_attn_mask(scores, attn_mask)
     return scores.softmax(-1)
 
 
