@@ -26,6 +26,7 @@ SIZES = {
     "vit_d30_192": {"embed_dim": 192, "depth": 30},  # vit_d30**
     "vit_d60": {"embed_dim": 72, "depth": 60},
     "vit_wide": {"embed_dim": 256, "depth": 8, "num_heads": 4, "grid": {32: 16, 64: 8}},  # vit-base, patches of 2 and 8
+    "vit_xs": {"embed_dim": 96, "depth": 6, "num_heads": 6},  # ours: small enough for a CPU to train it long
     "vit_heat": {"embed_dim": 192, "depth": 8, "num_heads": 6, "grid": 16},  # vit-heat
 }
 

@@ -27,7 +27,7 @@ SIZES = {  # of the GAB paper
 MODELS = (
     BACKBONES
     | SIZES
-    | {"vit_relpos": "ViT (R)", "vit_heat": "ViT, 16 × 16 patches", "vit_wide": "ViT, wide"}
+    | {"vit_xs": "ViT-XS", "vit_relpos": "ViT (R)", "vit_heat": "ViT, 16 × 16 patches", "vit_wide": "ViT, wide"}
     | {"swin_small_patch4_window7_224": "Swin-S", "swin_micro": "Swin micro"}
 )
 MASKS = {"none": "plain", "gmm": "GMM", "elm": "ELM", "gab": "GAB"}

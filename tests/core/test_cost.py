@@ -33,6 +33,7 @@ VARIANTS = {  # the paper's count in millions, mean read-out, 32 px and 10 class
     "vit_d60": 160.60,
     "vit_wide": 1076.64,
     "vit_heat": 606.15,
+    "vit_xs": 28.76,
 }
 
 

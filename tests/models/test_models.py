@@ -35,6 +35,7 @@ VARIANTS = {
     "vit_d60": (60, 12, 2_532_034, 2_539_090),
     "vit_wide": (8, 4, 4_283_146, 4_282_954),
     "vit_heat": (8, 6, 2_425_930, 2_426_026),
+    "vit_xs": (6, 6, 459_178, 458_986 + 2 * 5 * 6 * 6),
 }
 
 
@@ -94,6 +95,7 @@ def test_forward_and_backward(name, size, device):
         ("vit_wide", 32, [256] * 8),
         ("vit_wide", 64, [64] * 8),
         ("vit_heat", 64, [256] * 8),
+        ("vit_xs", 32, [64] * 6),
         ("swin", 64, [16] * 12),
         ("cait", 64, [64] * 24 + [1] * 2),
         ("pit", 64, [257] * 2 + [65] * 6 + [17] * 4),
@@ -370,7 +372,7 @@ def test_without_stochastic_depth_training_is_deterministic(name):
 
 def test_every_backbone_is_registered_with_timm():
     assert set(timm.list_models("gmmvit_*")) == {f"gmmvit_{name}" for name in gmmvit.models.BACKBONES}
-    assert len(gmmvit.models.BACKBONES) == 14
+    assert len(gmmvit.models.BACKBONES) == 15
 
 
 @pytest.mark.parametrize("name", FIVE)
