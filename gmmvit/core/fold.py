@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 
 from .attach import Site, detach
-from .masks import GaussianBias
+from .gaussians import GaussianBias
 
 
 class ConstantBias(nn.Module):

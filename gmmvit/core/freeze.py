@@ -7,9 +7,10 @@ from dataclasses import replace
 import torch
 import torch.nn as nn
 
-from .masks import SpatialMask, biased_product
+from .batched import biased_product
 from .rewrite import CHILD
 from .rewritten import Rewritten
+from .spatial import SpatialMask
 from .trace import exported, plain
 
 

@@ -18,9 +18,10 @@ from timm.models import get_model_input_config
 from torch import fx
 
 from . import sizes
-from .masks import GaussianMask, no_decay
+from .gaussians import GaussianMask
 from .products import Product
 from .rewrite import CHILD, compiled, graph_of
+from .spatial import no_decay
 from .together import computed_together
 from .trace import Untraceable, exported, pattern_of, tensors_of
 from .ways import EXPLICIT, FLEX, FUSED, best_way

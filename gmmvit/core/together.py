@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 if TYPE_CHECKING:
-    from .masks import GaussianMask
+    from .gaussians import GaussianMask
 
 _computed: WeakKeyDictionary[GaussianMask, torch.Tensor] = WeakKeyDictionary()  # weights of the last forward pass
 _running: list[dict[GaussianMask, None]] = []  # the masks of each forward pass that is under way

@@ -141,7 +141,7 @@ def test_freezing_leaves_the_logits_as_they_are_to_the_last_bit(kind, mask, opti
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             frozen = gmmvit.freeze(copy.deepcopy(model))
             assert torch.equal(logits(frozen, images), logits(model, images))
-    assert not any(isinstance(each, gmmvit.core.masks.GaussianMask) for each in frozen.modules())
+    assert not any(isinstance(each, gmmvit.core.gaussians.GaussianMask) for each in frozen.modules())
     assert [site.parameters for site in frozen.spatial_sites] == [0] * len(model.spatial_sites)
     assert [site.mask for site in frozen.spatial_sites] == list(gmmvit.masks_of(frozen).values())
     assert torch.equal(logits(model, images), want)

@@ -11,7 +11,7 @@ from conftest import redraw
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import gmmvit
-from gmmvit.core.masks import resampled
+from gmmvit.core.element import resampled
 
 OPTIONS = {
     "gmm": {"kernels": 2, "sigma_init": (2.0, 0.5), "alpha_init": (0.5, 0.5)},
