@@ -19,7 +19,7 @@ class DenseRecipe(Recipe):
     kind: Literal["detection", "segmentation"]
     fixed: ClassVar[tuple[str, ...]] = (  # fields that say nothing here, or that a row cannot choose
         *("kind", "curve", "augmentation", "raw_mean_erasing", "label_smoothing", "select", "per_step"),
-        *("warmup_epochs", "warmup_lr", "warmup_first", *MIXING),
+        *("warmup_epochs", "warmup_lr", "warmup_first", *MIXING, "fraction"),
         "deterministic",  # CUDA has no such kernels for RoIAlign, resized maps and labels of pixels
     )
     curve: Literal["steps", "polynomial"]
@@ -49,7 +49,7 @@ class DenseRecipe(Recipe):
         def set_lr(step: int) -> float:
             value = rate(self, step, steps_per_epoch)
             for group in optimizer.param_groups:
-                group["lr"] = value
+                group["lr"] = value * group.get("lr_scale", 1.0)
             return value
 
         return set_lr

@@ -73,7 +73,7 @@ class Dense:
         torch.manual_seed(self.row.seed)
         weights = {name: self.row.set[name] for name in WEIGHTS if name in self.row.set}
         place = {"device": self.world.device, "drop_path": self.recipe.drop_path}
-        return pyramid(self.row.model, mask=self.row.mask, mask_options=self.row.mask_options, **place, **weights)
+        return pyramid(self.row.model, mask=self.row.mask, mask_options=self.row.attached, **place, **weights)
 
     @cached_property
     def image(self) -> torch.Tensor:

@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..train.rows import Row, mask_hints, setting_name
+from ..train.checks import OF_MASKS
+from ..train.rows import MASK_STARTS, Row, mask_hints, setting_name
 from .names import SCORES
 from .profiles import Params
 from .runs import gains, history, runs, scores
 
-WITHOUT_MASK = {"decay_masks", "transmix"}  # settings of a recipe that its plain counterpart does without
+WITHOUT_MASK = {
+    "decay_masks",
+    "transmix",
+    *OF_MASKS,
+    *MASK_STARTS,
+}  # settings of a recipe that its plain counterpart does without
 PLAIN = {"mask": "none", "own": "{}"}  # what an arm is set against: the same without mask and TransMix
 SAME = ("dataset", "model", "recipe", "rest")
 HEAD = ("data set", "model", "mask", "n", "score", "mean ± sd", "over plain, paired over seeds [95 % interval]")

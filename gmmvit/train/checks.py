@@ -17,10 +17,11 @@ from ..data.places import folder_of, record_of
 from ..data.sets import SETS
 from . import tasks
 from .recipes import RANGES
-from .rows import MODEL_OPTIONS, START_OPTIONS, Row, fits, mask_hints, recipe_hints
+from .rows import MASK_STARTS, MODEL_OPTIONS, START_OPTIONS, Row, fits, mask_hints, recipe_hints
 
 SAFE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # a file name, and the key of a DVC stage
 ROW_HINTS = {name: hint for name, hint in get_type_hints(Row).items() if name != "name"}
+OF_MASKS = {"mask_lr": 1.0, "freeze_masks": False}  # settings of a recipe that do nothing without a mask
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "settings by name"}
 
 
@@ -87,7 +88,7 @@ def wrong_settings(row: Row) -> tuple[list[str], Row]:
     """Sentences about overrides that do not exist or fit, and the row without them."""
     options = {mask: mask_hints(mask) for mask in MASKS}
     own = options.get(row.mask, {})
-    valid = {**recipe_hints(row.recipe), **own, **START_OPTIONS, **dict.fromkeys(MODEL_OPTIONS, str)}
+    valid = {**recipe_hints(row.recipe), **own, **START_OPTIONS, **MASK_STARTS, **dict.fromkeys(MODEL_OPTIONS, str)}
     within = {name: (words, test) for words, (test, names) in RANGES.items() for name in names}
     wrong, kept = [], {}
     for key, value in row.set.items():
@@ -109,7 +110,19 @@ def wrong_settings(row: Row) -> tuple[list[str], Row]:
             wrong.append(f"{key}: expected a number {within[key][0]}, got {value!r}")
         else:
             kept[key] = value
-    return wrong, dataclasses.replace(row, set=kept)
+    row = dataclasses.replace(row, set=kept)
+    return wrong + _unmasked(row), row
+
+
+def _unmasked(row: Row) -> list[str]:
+    """Sentences about what is said of a mask where there is none, or none that can do it."""
+    said = [key for key, plain in (*OF_MASKS.items(), ("start", None)) if row.set.get(key, plain) != plain]
+    if row.mask == "none":
+        return [f"{key}: expected a mask that it is said of, got {row.set[key]!r} and the mask none" for key in said]
+    kind = MASKS.get(row.mask)
+    if kind and row.set.get("start") == "neutral" and getattr(kind, "neutral", None) is None:
+        return [f"start: expected 'paper', for the mask {row.mask} has no neutral start, got 'neutral'"]
+    return []
 
 
 def _words(hint: object) -> str:

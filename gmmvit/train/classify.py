@@ -17,6 +17,7 @@ from ..data.augment import Augmentation
 from ..data.feed import Feed
 from ..data.finish import Pieces, Raw, Unfinished
 from ..data.loader import Stream
+from ..data.subset import subset
 from ..data.workers import loading_processes, require_shared_memory
 from . import recipes
 from .classify_checks import problems
@@ -42,6 +43,7 @@ class Classification:
         arrays = self.dataset.storage == "arrays"
         self.workers = loading_processes(world.device, arrays) if workers is None else workers
         self.steps = self.recipe.steps_per_epoch(len(self.sources["train"]))
+        self.sources["train"] = subset(self.sources["train"], self.recipe.fraction, row.seed)
         self.shares = world.size * self.recipe.accumulate
         self.mix = recipes.mixer(self.recipe, self.dataset.classes)
         largest = max(self.recipe.batch // self.shares, EVALUATION_BATCH)
@@ -82,8 +84,9 @@ class Classification:
         images, recipe = len(self.sources[split]), self.recipe
         if split != "train":
             return evaluation_keys(images, self.world, EVALUATION_BATCH)
-        sizes = {"passes": recipe.passes, "batch": recipe.batch, "steps": self.steps, "accumulate": recipe.accumulate}
-        return training_keys(images, self.row.seed, epoch, self.world, **sizes)
+        sizes = {"batch": recipe.batch, "steps": self.steps, "accumulate": recipe.accumulate}
+        passes = -(-self.steps * recipe.batch // images)  # the recipe's, or more over fewer images
+        return training_keys(images, self.row.seed, epoch, self.world, passes=passes, **sizes)
 
     @cached_property
     def augmentations(self) -> dict[bool, Augmentation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from functools import cache
 
 import timm
@@ -11,6 +12,7 @@ import torch
 from ..core.errors import first_line, shown, unknown
 from ..core.masks import MASKS
 from ..data import SETS, augmentation
+from ..data.subset import size
 from ..models import BACKBONES
 from . import tasks
 from .checks import wrong_settings
@@ -59,6 +61,10 @@ def _misfits(row: Row, processes: int) -> list[str]:
         if recipe.batch > images["train"]:
             told = f"the training images of {dataset.name}"
             wrong.append(f"batch: expected at most {images['train']:,}, {told}, got {recipe.batch:,}")
+        elif recipe.batch > (left := size(images["train"], recipe.fraction)):
+            told = f"so that a batch of {recipe.batch:,} is there of the {images['train']:,} training images"
+            least = math.ceil(1e4 * recipe.batch / images["train"]) / 1e4
+            wrong.append(f"fraction: expected at least {least:g}, {told}, got {recipe.fraction:g} ({left:,} images)")
         if recipe.select == "validation" and "val" not in images:
             wrong.append(f"select: expected 'last', for {dataset.name} has no validation split, got 'validation'")
         try:

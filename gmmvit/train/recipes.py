@@ -29,6 +29,7 @@ class Recipe:
     score: ClassVar[str] = "top1"  # the result of an epoch, in %
     epochs: int
     passes: int = 1  # over the data, in each epoch
+    fraction: float = 1.0  # share of the training images, drawn by the seed; as many steps as with all of them
     batch: int = 128  # of all processes and accumulated parts together
     augmentation: str  # of gmmvit.data.augmentation
     raw_mean_erasing: bool = True
@@ -38,6 +39,8 @@ class Recipe:
     momentum: float = 0.9  # of sgd
     decay_all: bool = False  # biases, norms and positions too; False: timm's groups
     decay_masks: bool = False  # sigma and alpha of multiplicative masks too (erratum G9); those of a bias never are
+    mask_lr: float = 1.0  # factor of the learning rate for what masks learn
+    freeze_masks: bool = False  # masks stay as they start
     warmup_epochs: float = 0.0
     warmup_lr: float = 1e-6
     final_lr: float
@@ -71,7 +74,7 @@ class Recipe:
         return self.epochs + self.cooldown_epochs
 
     def steps_per_epoch(self, images: int) -> int:
-        """Whole batches in all passes of an epoch over this many training images."""
+        """Whole batches in all passes of an epoch over this many training images, of which a fraction may be seen."""
         return self.passes * images // self.batch
 
     def schedule(self, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Callable[[int], float]:
@@ -84,9 +87,20 @@ MIXING = ("mixup", "cutmix", "mix_prob", "switch_prob", "transmix")  # settings 
 RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "at least 1": (lambda v: v >= 1, ("epochs", "passes", "batch", "accumulate")),
     "more than 0": (lambda v: v > 0, ("lr",)),
+    "above 0, at most 1": (lambda v: 0 < v <= 1, ("fraction",)),
     "at least 0": (
         lambda v: v >= 0,
-        ("weight_decay", "warmup_epochs", "warmup_lr", "final_lr", "cooldown_epochs", "mixup", "cutmix", "clip"),
+        (
+            "weight_decay",
+            "warmup_epochs",
+            "warmup_lr",
+            "final_lr",
+            "cooldown_epochs",
+            "mixup",
+            "cutmix",
+            "clip",
+            "mask_lr",
+        ),
     ),
     "from 0 to 1": (lambda v: 0 <= v <= 1, ("mix_prob", "switch_prob")),
     "from 0 to below 1": (lambda v: 0 <= v < 1, ("momentum", "label_smoothing", "drop_path", "ema")),
@@ -214,9 +228,13 @@ def cosine(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: in
 
 
 def parameter_groups(model: torch.nn.Module, recipe: Recipe) -> list[dict]:
-    """timm's groups with and without weight decay; a Gaussian bias is never decayed, other masks as the recipe says."""
+    """timm's groups with and without weight decay; a Gaussian bias is never decayed, other masks as the recipe says.
+
+    With a mask_lr, what masks learn has groups of its own behind the others, which timm's schedules scale (lr_scale).
+    """
     from timm.optim import param_groups_weight_decay
 
+    from ..core.attach import masks_of
     from ..core.masks import no_decay
 
     scalars = no_decay(model)
@@ -229,9 +247,18 @@ def parameter_groups(model: torch.nn.Module, recipe: Recipe) -> list[dict]:
     spared = biases if recipe.decay_masks else scalars
     if not recipe.decay_all and hasattr(model, "no_weight_decay"):
         spared = spared | (set(model.no_weight_decay()) - scalars)  # a masked model names the scalars there too
-    return param_groups_weight_decay(
+    groups = param_groups_weight_decay(
         model, recipe.weight_decay, weight_decay_exclude_1d=not recipe.decay_all, no_weight_decay_list=spared
     )
+    if recipe.mask_lr == 1:
+        return groups
+    masks = {id(parameter) for mask in masks_of(model).values() for parameter in mask.parameters()}
+    parts = [
+        group | extra | {"params": [each for each in group["params"] if (id(each) in masks) == scaled]}
+        for scaled, extra in ((False, {}), (True, {"lr_scale": recipe.mask_lr}))
+        for group in groups
+    ]
+    return [part for part in parts if part["params"]]
 
 
 def optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.Optimizer:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 LENGTH = ("epochs", "warmup_epochs", "batch", "accumulate", "precision")  # settings that leave a row in its arm
 MODEL_OPTIONS = ("readout",)
-START_OPTIONS = {"pretrained": bool, "pretrained_file": str, "reset_positions": bool}  # of gmmvit.train.start
+START_OPTIONS = {  # of gmmvit.train.start
+    "pretrained": bool,
+    "pretrained_file": str,
+    "reset_positions": bool,
+}
+MASK_STARTS = {"start": Literal["paper", "neutral"]}
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,11 @@ class Row:
     @property
     def mask_options(self) -> dict:
         return self._chosen(mask_hints(self.mask))
+
+    @property
+    def attached(self) -> dict:
+        """The options of `attach`: as the paper starts the mask unless the row says another, and its own."""
+        return {"start": "paper"} | self._chosen(MASK_STARTS) | self.mask_options
 
     @property
     def model_options(self) -> dict:

@@ -71,8 +71,7 @@ def model_of(row: Row, device: torch.device) -> nn.Module:
     """The row's model with its mask, as training on a device finds it: a function of the row."""
     model = fused_off_cpu(starting_model(row), device)
     if row.mask != "none":
-        options = {"start": "paper"} | row.mask_options
-        attach(model, row.mask, img_size=find(row.dataset).size, **options)
+        attach(model, row.mask, img_size=find(row.dataset).size, **row.attached)
     return model
 
 

@@ -11,6 +11,7 @@ import torch.nn as nn
 from timm.utils import ModelEmaV3
 from torch.amp import GradScaler
 
+from ..core.attach import masks_of
 from . import recipes
 from .depth import Depth
 from .gradients import Gradients
@@ -37,6 +38,8 @@ class Update:
         world: World = World(),  # noqa: B008  frozen: one process on the CPU
     ):
         self.recipe, self.loss, self.seed, self.world = recipe, loss, seed, world
+        for mask in masks_of(model).values() if recipe.freeze_masks else ():
+            mask.requires_grad_(False)
         if recipe.checkpoint_gradients:
             model.set_grad_checkpointing(True)
         self.model = model.to(world.device)
