@@ -6,7 +6,7 @@ from .core.fold import fold
 from .core.freeze import freeze
 from .core.keep import load, save
 from .core.maps import attention_maps
-from .core.masks import MASKS, ElementMask, GaussianBias, GaussianMixtureMask, SpatialMask
+from .core.masks import MASKS, ElementMask, GaussianBias, GaussianMixtureMask, SpatialMask, register_mask
 from .core.regrid import regrid
 from .core.transmix import TransMix
 from .models import create_model
@@ -28,6 +28,7 @@ __all__ = [
     "freeze",
     "load",
     "masks_of",
+    "register_mask",
     "regrid",
     "save",
 ]

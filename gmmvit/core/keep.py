@@ -128,7 +128,7 @@ def _groups(model: nn.Module) -> list[dict]:
         if MASKS.get(name) is not type(site.mask):
             raise ValueError(
                 f"{site.name}: a {kind} has no name to be found by: expected one of {', '.join(MASKS)}; "
-                f"gmmvit.MASKS['name'] = {kind}, here and where it is loaded, and attach(model, 'name') give it one"
+                f"gmmvit.register_mask('name', {kind}), here and where it is loaded, and attach(model, 'name') give it one"
             )
         try:
             size = getattr(site.mask, "image", None)
@@ -143,7 +143,7 @@ def _groups(model: nn.Module) -> list[dict]:
 def _attach(model: nn.Module, group: Mapping) -> list[Site]:
     if group["mask"] not in MASKS:
         said = unknown("mask", group["mask"], MASKS)
-        raise ValueError(f"{said}; gmmvit.MASKS[{group['mask']!r}] = its class tells gmmvit of another")
+        raise ValueError(f"{said}; gmmvit.register_mask({group['mask']!r}, its class) tells gmmvit of another")
     chosen = set(group["sites"])
     size, options = pair(group["img_size"]), group["options"]
     sites = attach(model, group["mask"], only=lambda name: name in chosen, img_size=size, **options)

@@ -2,9 +2,13 @@
 
 from .element import ElementMask
 from .gaussians import GaussianBias, GaussianMixtureMask
-from .registry import MASKS, options_of
+from .registry import MASKS, options_of, register_mask
 from .spatial import SpatialMask, no_decay
 
-__all__ = ["MASKS", "ElementMask", "GaussianBias", "GaussianMixtureMask", "SpatialMask", "no_decay", "options_of"]
+__all__ = [
+    *("MASKS", "ElementMask", "GaussianBias", "GaussianMixtureMask", "SpatialMask"),
+    *("no_decay", "options_of", "register_mask"),
+]
 
-MASKS |= {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}
+for _name, _kind in {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}.items():
+    register_mask(_name, _kind)

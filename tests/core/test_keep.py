@@ -162,17 +162,26 @@ class Fade(gmmvit.SpatialMask):
 def test_a_mask_of_ones_own_comes_back_where_it_has_a_name(tmp_path, monkeypatch):
     model = vit()
     gmmvit.attach(model, Fade)
-    with pytest.raises(ValueError, match=r"a Fade has no name .* gmmvit.MASKS\['name'\] = Fade"):
+    with pytest.raises(ValueError, match=r"a Fade has no name .* gmmvit.register_mask\('name', Fade\)"):
         gmmvit.save(model, tmp_path)
     gmmvit.detach(model)
-    monkeypatch.setitem(gmmvit.MASKS, "fade", Fade)
+    with monkeypatch.context() as registered:
+        registered.setitem(gmmvit.MASKS, "fade", None)  # so that the name goes again
+        gmmvit.MASKS.pop("fade")
+        gmmvit.register_mask("fade", Fade)
+        _comes_back(model, tmp_path)
+
+
+def _comes_back(model, tmp_path):
     gmmvit.attach(model, "fade", slope=0.5)
     gmmvit.save(model, tmp_path)
     assert same(model, gmmvit.load(tmp_path))
     config = json.loads((tmp_path / "config.json").read_text())
     config["gmmvit"] |= {"img_size": [64, 64], "masks": [{"mask": "fad", "options": {}, "sites": ["blocks.0.attn"]}]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r"unknown mask 'fad': the nearest is 'fade'.*gmmvit.MASKS\['fad'\]"):
+    with pytest.raises(
+        ValueError, match=r"unknown mask 'fad': the nearest is 'fade'.*gmmvit.register_mask\('fad', its class\)"
+    ):
         gmmvit.load(tmp_path)
 
 
