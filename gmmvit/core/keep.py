@@ -128,7 +128,7 @@ def _groups(model: nn.Module) -> list[dict]:
         if MASKS.get(name) is not type(site.mask):
             raise ValueError(
                 f"{site.name}: a {kind} has no name to be found by: expected one of {', '.join(MASKS)}; "
-                f"gmmvit.register_mask('name', {kind}), here and where it is loaded, and attach(model, 'name') give it one"
+                f"gmmvit.register_mask('name', {kind}), here and where it is loaded, and attach(model, 'name') do"
             )
         try:
             size = getattr(site.mask, "image", None)

@@ -6,8 +6,14 @@ from .registry import MASKS, options_of, register_mask
 from .spatial import SpatialMask, no_decay
 
 __all__ = [
-    *("MASKS", "ElementMask", "GaussianBias", "GaussianMixtureMask", "SpatialMask"),
-    *("no_decay", "options_of", "register_mask"),
+    "MASKS",
+    "ElementMask",
+    "GaussianBias",
+    "GaussianMixtureMask",
+    "SpatialMask",
+    "no_decay",
+    "options_of",
+    "register_mask",
 ]
 
 for _name, _kind in {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}.items():
