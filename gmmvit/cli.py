@@ -182,13 +182,14 @@ def plan(arguments: argparse.Namespace) -> None:
     from gmmvit.paper.plan import plan as cost_of
     from gmmvit.paper.plan import plan_table
     from gmmvit.paper.project import reports
-    from gmmvit.paper.runs import runs
+    from gmmvit.paper.runs import its_own, runs
 
     params = _params(arguments.params)
     found = cost_of(params.rows, arguments.speed)
     print(table(*plan_table(found)))
     print(f"profile {params.profile}; hours where {arguments.speed:g} images/s of the plain 2.7 M vit are trained")
-    print(*measured(runs(reports(params.profile)), found.work, found.vit), ASSUMED, sep="\n")
+    ended = its_own(params.rows, runs(reports(params.profile)))
+    print(*measured(ended, found.work, found.vit), ASSUMED, sep="\n")
 
 
 def rows(arguments: argparse.Namespace) -> None:

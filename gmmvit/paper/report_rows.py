@@ -11,7 +11,7 @@ from ..train.rows import Row
 from . import report_cells
 from .names import SCORES
 from .profiles import Params
-from .runs import runs, unsound
+from .runs import UNLEARNED, its_own, runs, unsound
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Line:
     def result(self) -> str:
         """The score of the run, in per cent; with its name where it is not the accuracy."""
         score = self.row.recipe_settings.score
-        return f"{'' if score == 'top1' else SCORES[score] + ' '}{self.run[score]:.2f}"
+        words = f"{'' if score == 'top1' else SCORES[score] + ' '}{self.run[score]:.2f}"
+        return words if self.run.get("learned", True) else f"{words}, {UNLEARNED}"
 
     @property
     def settings(self) -> str:
@@ -57,7 +58,8 @@ class Line:
 
 def lines(params: Params, folder: Path) -> list[Line]:
     """Every row of a profile; `report_pages: [row, ...]` in its params file chooses the notebooks that become pages."""
-    found, wrong = {run["row"]["name"]: run for run in runs(folder)}, unsound(folder)
+    found = {run["row"]["name"]: run for run in its_own(params.rows, runs(folder))}
+    wrong = unsound(folder)
     wanted, table = params.rest.get("report_pages", params.rows), []
     for name, row in params.rows.items():
         notebook = report_cells.read(folder / "runs" / name / "run.ipynb")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +21,7 @@ from .names import DATASETS
 
 DONE, FAILED, NOT_RUN = "done", "failed", "not run"  # states of a row
 FIELDS = ("dataset", "model", "mask", "recipe", "seed", "kind")
+UNLEARNED = "did not learn"  # said of the accuracy of a row whose mask moved less than 1 % of its spread
 LARGER, WITHIN = "larger than the seeds' spread", "within the seeds' spread"  # what a gain's interval says
 
 
@@ -37,7 +38,7 @@ def frame(profile: str) -> pd.DataFrame:
 
 def of(rows: Mapping, runs: Iterable[Mapping], failed: Collection[str] = ()) -> pd.DataFrame:
     """The frame of rows {name: Row}, of the runs there are of them, and of the names of those that failed."""
-    there, lines = {run["row"]["name"]: run for run in runs}, []
+    there, lines = {run["row"]["name"]: run for run in its_own(rows, runs)}, []
     for name, row in rows.items():
         run = there.get(name, {})
         state = DONE if run else FAILED if name in failed else NOT_RUN
@@ -47,6 +48,19 @@ def of(rows: Mapping, runs: Iterable[Mapping], failed: Collection[str] = ()) -> 
         lines.append({"name": name} | known | (run.get("timing") or {}) | {"row": row})
     empty = None if lines else ["name", *FIELDS, "state", "top1", "row"]
     return pd.DataFrame(lines or None, columns=empty).set_index("name")
+
+
+def its_own(rows: Mapping[str, Row], runs: Iterable[Mapping]) -> Iterator[Mapping]:
+    """The runs that are of one of these rows as it stands now: what was trained otherwise is no record of it."""
+    for run in runs:
+        row = rows.get(run["row"]["name"])
+        if row and all(_plain(value) == _plain(getattr(row, key, None)) for key, value in run["row"].items()):
+            yield run
+
+
+def _plain(value: object) -> object:
+    """A value as JSON gives it back: a pair is a list."""
+    return json.loads(json.dumps(value))
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
@@ -125,18 +139,20 @@ def ordered(rows: pd.DataFrame, **orders: Iterable) -> pd.DataFrame:
 
 
 def scores(rows: pd.DataFrame, by: Sequence[str], **metrics: str) -> pd.DataFrame:
-    """A line for each arm: its keys, and of each metric <name>, <name>_sd (n - 1), <name>_n and <name>_state.
+    """A line for each arm: its keys, and of each metric <name>, <name>_sd (n - 1), <name>_n, <name>_state, <name>_note.
 
     `metrics` are {name: metric}; without any, ours="top1". The state is empty where all rows were run; else "not run",
-    "failed", "2 of 3" or "2 of 3, 1 failed".
+    "failed", "2 of 3" or "2 of 3, 1 failed". The note says of which rows the mask did not learn.
     """
     groups, lines = _arms(rows, by), []
     failed = groups.state.agg(lambda states: (states == FAILED).sum())
+    notes = _notes(rows, by)
     for name, metric in (metrics or {"ours": "top1"}).items():
         found = _arms(rows.assign(value=_numbers(rows, metric)), by).value.agg(["mean", "std", "count"])
         states = list(map(_state, found["count"], groups.size(), failed))
         found["state"] = pd.Series(states, found.index, object)
-        lines.append(found.set_axis([name, f"{name}_sd", f"{name}_n", f"{name}_state"], axis=1))
+        found["note"] = notes
+        lines.append(found.set_axis([name, *(f"{name}_{part}" for part in ("sd", "n", "state", "note"))], axis=1))
     return pd.concat(lines, axis=1).reset_index()
 
 
@@ -144,6 +160,14 @@ def _state(n: int, planned: int, failed: int) -> str:
     if not n:
         return FAILED if failed else NOT_RUN
     return "" if n == planned else f"{n} of {planned}" + (f", {failed} failed" if failed else "")
+
+
+def _notes(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series:
+    """Of each arm, UNLEARNED where that is so of all runs with masks that can learn, "1 of 3 did not learn", or ""."""
+    learned = rows.learned.astype(object) if "learned" in rows else pd.Series(None, rows.index, object)
+    known = _arms(rows.assign(learned=learned.map({True: 0.0, False: 1.0})), by).learned.agg(["sum", "count"])
+    words = [UNLEARNED if some == n else f"{some:.0f} of {n} {UNLEARNED}" for some, n in known.itertuples(index=False)]
+    return pd.Series(words, known.index, object).where(known["sum"] > 0, "")
 
 
 def gains(rows: pd.DataFrame, base: Mapping, same: Sequence[str], metric: str = "top1") -> pd.DataFrame:
@@ -161,6 +185,7 @@ def gains(rows: pd.DataFrame, base: Mapping, same: Sequence[str], metric: str = 
     half = stats.t.ppf(0.975, n - 1) * sd / n**0.5
     interval = {"gain_low": mean - half, "gain_high": mean + half}
     found = found.set_axis(["gain", "gain_sd", "gain_n"], axis=1).assign(**interval, gain_state="")
+    found["gain_note"] = _notes(over, [*same, *base])
     found.loc[n == 0, "gain_state"] = NOT_RUN
     beyond = (found.gain_low > 0) | (found.gain_high < 0)
     return found.assign(verdict=beyond.map({True: LARGER, False: WITHIN}).where(n > 1, "–")).reset_index()

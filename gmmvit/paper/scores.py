@@ -13,7 +13,7 @@ from ..train.checks import OF_MASKS
 from ..train.rows import MASK_STARTS, Row, mask_hints, setting_name
 from .names import SCORES
 from .profiles import Params
-from .runs import gains, history, runs, scores
+from .runs import gains, history, its_own, runs, scores
 
 WITHOUT_MASK = {
     "decay_masks",
@@ -61,7 +61,8 @@ def _told(row: Row, rows: Collection[Row]) -> str:
 
 
 def _mean(line) -> str:
-    return f"{line.ours:.2f}" + (f" ± {line.ours_sd:.2f}" if line.ours_n > 1 else "")
+    spread = f" ± {line.ours_sd:.2f}" if line.ours_n > 1 else ""
+    return f"{line.ours:.2f}{spread}" + (f", {line.ours_note}" if line.ours_note else "")
 
 
 def _gain(line) -> str:
@@ -76,9 +77,8 @@ def write_curves(params: Params, folder: Path) -> Path:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("row", "epoch", "score"))
-        for run in runs(folder):
-            if row := params.rows.get(run["row"]["name"]):
-                columns = history(run["folder"])
-                both = zip(columns["epoch"], columns[row.recipe_settings.score], strict=True)
-                writer.writerows((row.name, f"{epoch:g}", score) for epoch, score in both)
+        for run in its_own(params.rows, runs(folder)):
+            row, columns = params.rows[run["row"]["name"]], history(run["folder"])
+            both = zip(columns["epoch"], columns[row.recipe_settings.score], strict=True)
+            writer.writerows((row.name, f"{epoch:g}", score) for epoch, score in both)
     return path

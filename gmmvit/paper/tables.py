@@ -1,7 +1,7 @@
 """Tables of results as Markdown, HTML and CSV: titles and formats of columns by key, each number written in one way.
 
 A number of ours is `key`, with `key_sd`, `key_n`, `key_low` and `key_high` where it is of several seeds; `key_state` is
-the word that stands where it is missing: "not run", "failed", "not in this profile".
+the word that stands where it is missing: "not run", "failed", "not in this profile"; `key_note` is said behind it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Table:
 
     def csv(self) -> str:
         """For programs: numbers, and states in columns of their own; the note too."""
-        parts = ("", "_sd", "_n", "_low", "_high", "_state")
+        parts = ("", "_sd", "_n", "_low", "_high", "_state", "_note")
         keys = [(c.key + part, c.form) for c in self.columns for part in parts]
         lines = [
             {key: _plain(line[key], "d" if key.endswith("_n") else form) for key, form in keys if key in line}
@@ -149,7 +149,7 @@ class Table:
 
 
 def cell(line: Mapping, key: str, form: str = ".2f") -> str:
-    """A cell as text: a number, its mean ± sd (n), its gain [95 % interval] (n), or the word in its place.
+    """A cell as text: a number, its mean ± sd (n), its gain [95 % interval] (n), its note, or the word in its place.
 
     One seed has neither sd nor interval: its number and (1) alone.
     """
@@ -162,7 +162,8 @@ def cell(line: Mapping, key: str, form: str = ".2f") -> str:
     spread = "" if missing(sd) else f" ± {text(sd, form.lstrip('+'))}"
     if f"{key}_low" in line:
         spread = "" if missing(low) else f" [{text(low, form)} to {text(line[f'{key}_high'], form)}]"
-    return f"{text(value, form)}{spread} ({state or int(n)})"
+    note = line.get(f"{key}_note")
+    return f"{text(value, form)}{spread} ({state or int(n)})" + (f", {note}" if note and not missing(note) else "")
 
 
 def text(value: object, form: str = ".2f") -> str:

@@ -1,6 +1,6 @@
 """Frames of rows and runs that were never trained, for tests of the tables made of them."""
 
-from gmmvit.paper import runs
+from gmmvit.paper import project, runs
 from gmmvit.train.rows import Row
 
 
@@ -15,3 +15,9 @@ def frame(rows, top1, failed=()):
     """The frame of rows {name: Row}, of which some were run: {name: top-1}."""
     cost = {"parameters": 2_693_122, "macs": 184_618_752, "macs_paper": 170_911_338, "depth": 9}
     return runs.of(rows, [{"row": vars(rows[name]), "top1": value, **cost} for name, value in top1.items()], failed)
+
+
+def recorded(profile):
+    """The frame of the runs in the repository, whatever rows the profile's grid has by now."""
+    found = runs.runs(project.reports(profile))
+    return runs.of({run["row"]["name"]: Row(**run["row"]) for run in found}, found)

@@ -5,12 +5,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from frames import recorded
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gmmvit.analysis import masks as analysis
 from gmmvit.paper import charts, costs, dense, gab, gmm, notebook, pictures, project, transmix
 from gmmvit.paper import views as erf_views
-from gmmvit.paper.runs import DONE, frame, history
+from gmmvit.paper.runs import DONE, history
 from gmmvit.paper.tables import SMOKE
 from gmmvit.paper.views import LAST
 
@@ -21,7 +22,7 @@ INCH = 0.01  # the edge of a letter may lie on that of the canvas
 
 def masks(profile):
     """The records of a profile's free mask and mixture, and what the notebook `motivation` draws of them."""
-    rows = frame(profile)
+    rows = recorded(profile)
     runs = {mask: notebook.find_run(rows, model="vit", mask=mask) for mask in ("elm", "gmm")}
     elm, gmm = (notebook.learned_masks(run) for run in runs.values())
     return elm, list(gmm.values())[len(gmm) // 2], runs["gmm"]
@@ -44,7 +45,7 @@ def motivation(profile):
 
 
 def tables(profile):
-    rows = frame(profile)
+    rows = recorded(profile)
     yield charts.gains(gmm.main_gains(rows))
     histories = [history(folder) for folder in rows[rows.state == DONE].folder[:6]]
     yield charts.by_epoch(
@@ -77,7 +78,7 @@ def made_up(_):
 
 
 def smoke(profile):
-    rows = frame(profile)
+    rows = recorded(profile)
     biased = erf_views.with_biases(erf_views.views(rows))
     first = biased[0].biases["layer 5"]
     yield pictures.reverse_convolution(first, "position bias")

@@ -108,7 +108,7 @@ def test_a_row_with_a_record_is_shown_without_its_weights_and_its_data_and_anoth
     monkeypatch.setattr("gmmvit.train.train", lambda row, *_, **__: trained.append(row.seed) or {})
     monkeypatch.setattr(notebook, "display", lambda *_, **__: SimpleNamespace(update=lambda figure: None))
     monkeypatch.setenv("GMMVIT_DATA", str(tmp_path / "no_data"))
-    setting = project.rows("cpu").rows[row]
+    setting = Row(**json.loads((folder / "metrics.json").read_text())["row"])
     metrics, timing = notebook.trained(setting, copy)
     assert trained == [] and metrics == json.loads((folder / "metrics.json").read_text())
     assert timing["images_per_second"] > 0

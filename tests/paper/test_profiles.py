@@ -182,6 +182,22 @@ def test_a_grid_is_every_combination_and_what_it_prints_reads_the_same(tmp_path)
     assert "arms" not in printed.read_text() and read(printed) == grid
 
 
+def test_what_the_default_says_of_masks_is_said_of_those_that_can_have_it_and_left_out_of_names(tmp_path):
+    default = "seed: 0, mask_lr: 60, sigma_init: [[2, 0.5]]}"
+    grid = GRID.replace("seed: [0, 1]}", default).replace("[none, gmm]}", "[none, gmm, elm]}\n  slow: {mask_lr: 1}")
+    rows = read(written(tmp_path, grid)).rows
+    assert {name.removeprefix("x-cifar10-vit-"): row.set for name, row in rows.items() if row.model == "vit"} == {
+        "none-s0": {},
+        "gmm-s0": {"mask_lr": 60, "sigma_init": [2, 0.5]},
+        "elm-s0": {"mask_lr": 60},
+        "gmm-mask_lr1-s0": {"mask_lr": 1, "sigma_init": [2, 0.5]},
+        "gmm-sigma_init10_0-s3": {"sigma_init": [10, 0], "mask_lr": 60},
+        "gmm-sigma_init1_1p5-s3": {"sigma_init": [1, 1.5], "mask_lr": 60},
+    }
+    with pytest.raises(ValueError, match="arms: expected each row once, got x-cifar10-vit-gmm-s0 twice"):
+        read(written(tmp_path, grid.replace("mask_lr: 1}", "mask_lr: 60}")))
+
+
 @pytest.mark.parametrize(
     "old, new, told",
     [

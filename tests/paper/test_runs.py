@@ -3,14 +3,16 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pandas as pd
 import pytest
-from frames import make
+from frames import make, recorded
 from scipy import stats
 
 from gmmvit.paper import published, runs
 from gmmvit.paper.runs import beside, filled, gains, history, scores
+from gmmvit.paper.tables import Table, cell
 
 
 def write(folder, rows, top1):
@@ -60,12 +62,47 @@ def test_a_broken_record_is_named(tmp_path):
         runs.runs(tmp_path)
 
 
+def test_a_record_of_other_settings_is_none_of_a_row_of_the_same_name(tmp_path):
+    """A grid whose arms got another learning rate has rows of the same names as the runs that are there."""
+    then = make("gmm", kernels=3, sigma_init=[10, 10])
+    now = {name: replace(row, set={"kernels": 3, "sigma_init": (10.0, 10.0)}) for name, row in then.items()}
+    first = next(iter(now))
+    now[first] = replace(now[first], set=now[first].set | {"mask_lr": 60})
+    write(tmp_path, then, dict.fromkeys(then, 60.0))
+    found = runs.of(now, runs.runs(tmp_path))
+    assert found.state.to_list() == ["not run", "done", "done"] and math.isnan(found.top1.iloc[0])
+
+
+# ---- masks that did not learn ---------------------------------------------------------------------------------------
+
+
+def test_an_accuracy_says_that_its_mask_did_not_learn():
+    def ran(mask, learned):
+        rows, record = make(mask), {"top1": 60.0, "moved": 0.5}
+        seeds = zip(rows.values(), learned, strict=True)
+        return rows, [record | {"row": vars(row)} | ({} if yes is None else {"learned": yes}) for row, yes in seeds]
+
+    arms = ran("none", [None] * 3), ran("gmm", [False] * 3), ran("gab", [True, False, True]), ran("elm", [True] * 3)
+    found = runs.of(
+        {name: row for rows, _ in arms for name, row in rows.items()}, [run for _, ran in arms for run in ran]
+    )
+    lines = scores(found, ["mask"])
+    assert lines.ours_note.to_list() == ["", "did not learn", "1 of 3 did not learn", ""]
+    assert [cell(line, "ours") for line in lines.to_dict("records")][:2] == [
+        "60.00 ± 0.00 (3)",
+        "60.00 ± 0.00 (3), did not learn",
+    ]
+    over = gains(found, {"mask": "none"}, ["model"])
+    assert over.gain_note.to_list() == ["did not learn", "1 of 3 did not learn", ""]
+    assert Table(["mask", "ours"], lines).csv().splitlines()[2] == "gmm,60.00,0.00,3,,did not learn"
+
+
 # ---- the frame ------------------------------------------------------------------------------------------------------
 
 
 def test_a_person_groups_the_record_in_the_repository():
     """The line of the README and of the module's head, against the files themselves."""
-    found = runs.frame("cpu").groupby("mask").top1.agg(["mean", "std"])
+    found = recorded("cpu").groupby("mask").top1.agg(["mean", "std"])
     rows = [run for run in runs.runs(runs.project.reports("cpu")) if run["row"]["mask"] == "gmm"]
     top1 = [run["top1"] for run in rows]
     assert len(top1) >= 3
