@@ -37,6 +37,8 @@ EVALUATION_BATCH = 4
 class Dense:
     """What the loop needs to know of training on boxes, masks or pixels."""
 
+    sample = None  # of their large images no attention is read; of masks alone there are lines in layers.csv
+
     def __init__(self, row: Row, world: World, workers: int | None = None):
         self.row, self.world, self.recipe = row, world, row.recipe_settings
         self.dataset = sets.find(row.dataset)

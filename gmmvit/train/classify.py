@@ -31,6 +31,7 @@ from .start import model_of, unmasked_model
 __all__ = ["RECIPES", "images", "macs", "problems", "task"]  # what tasks.py asks for
 EVALUATION_BATCH = 250
 TESTED = "test", "val"  # the splits in the order in which the loop tests on them
+LOOKED_AT = 64  # test images that layers are looked at with
 SHIFTED, BOXES = 256, 32  # training images whose labels TransMix shifts after each epoch, and their boxes
 
 
@@ -140,6 +141,12 @@ class Classification:
         images, labels = self.shown("train", np.arange(SHIFTED))
         with numpy_seed(self.row.seed, 0):
             return shift_quantiles(mixed_sample(self.mix, model, images, labels, boxes=BOXES)["share"])
+
+    @cached_property
+    def sample(self) -> torch.Tensor:
+        """The images that layers are looked at with, the same in every row of a data set."""
+        images = len(self.sources["test"])
+        return self.shown("test", np.unique(np.linspace(0, images - 1, LOOKED_AT).astype(int)))[0]
 
     def shown(self, split: str, places: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Some images of a split as they are tested, with their labels, on the device."""

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
+from ..core.attach import masks_of
 from ..data.memory import keep_freed_memory
 from ..data.progress import bar
-from . import checkpoint, kernels, precision, processes, record, signals, tasks
+from . import checkpoint, kernels, layers, moved, precision, processes, record, signals, tasks
 from .checks import check
 from .engine import engine
 from .machine import computing
@@ -44,6 +45,7 @@ class Place:
     seconds: float = 0.0  # in steps
     total: float = 0.0  # with tests, over all starts of this run
     history: list[dict] = field(default_factory=list)
+    layers: list[dict] = field(default_factory=list)  # the lines of layers.csv
     memory: dict[str, int] = field(default_factory=dict)  # the most that any start of this run needed
 
     def sensible(self, epochs: int, steps: int) -> bool:
@@ -117,6 +119,9 @@ class Run:
         )
         parts = self.task.model(), self.recipe, self.task.loss, self.task.image, self.task.steps
         self.update = Update(*parts, self.precision.dtype, row.seed, world)
+        if masks_of(self.update.model):
+            say(moved.reach(self.recipe, self.task.steps))
+        self.start = moved.Start(self.update.result)
         self.place, self.best, self.pace = Place(), None, Pace(world)
         self.clock = self.written = time.monotonic()
 
@@ -169,6 +174,8 @@ class Run:
 
     def to_the_end(self, stop: signals.Stop, on_epoch: Callable, watch) -> dict:
         """The epochs that are left, then the results."""
+        if self.place.epoch == self.place.step == 0:
+            self.look_at_layers()
         while self.place.epoch < self.recipe.total_epochs:
             self.epoch(stop)
             self.look_at_weights()
@@ -229,6 +236,11 @@ class Run:
         good = f"the last good checkpoint is {self.saved}" if self.saved.exists() else "no checkpoint was written"
         return Diverged(f"{what} in epoch {self.place.epoch + 1}, step {step}; {good}")
 
+    def look_at_layers(self) -> None:
+        """Adds the lines of layers.csv as the weights are now, after `place.epoch` epochs."""
+        with self.update.working.context():
+            self.place.layers += layers.lines(self.place.epoch, self.update.tested, self.task.sample, self.start)
+
     def test(self) -> dict:
         """Ends an epoch: its line of the history, and the place moves to the next one."""
         place, model = self.place, self.update.tested.eval()
@@ -250,6 +262,7 @@ class Run:
                 raise self.diverged(f"{name} is {value}", place.step)
         place.history.append(line)
         place.epoch, place.step, place.loss = place.epoch + 1, 0, 0.0
+        self.look_at_layers()
         speed = place.images / place.seconds if place.seconds else 0.0
         self.say(", ".join(f"{name} {value}" for name, value in line.items()) + f"; {speed:.0f} images/s")
         if self.recipe.select == "validation" and (
@@ -262,22 +275,26 @@ class Run:
     def finish(self) -> dict:
         """Writes the results, and removes the checkpoint that they make needless."""
         self._tick()
-        history = self.place.history
-        chosen, model = history[-1], self.update.result
+        history, model = self.place.history, self.update.result
+        chosen = history[-1]
         if self.best is not None:
             chosen = self.best["line"]
             model.load_state_dict(self.best["model"])
         facts = {"images": self.place.images, "precision": self.precision.name, "threads": torch.get_num_threads()}
         if self.precision.name == "float16":
             facts["skipped_steps"] = int(self.update.skipped)
+        last = [line for line in self.place.layers if line["epoch"] == chosen["epoch"]]
+        facts |= layers.summary(last)
         metrics = record.summary(self.plain, model, self.task, history, chosen, **facts)
         if self.world.first:
             place = self.place
             times = record.timing(place.images, place.seconds, place.total, place.memory, self.world)
-            record.write(self.out, model, metrics, history, times)
+            record.write(self.out, model, metrics, place, times)
             checkpoint.remove(self.saved)
             score = self.recipe.score
             said = f"{score.replace('top1', 'top-1')} {metrics[score]:.2f} % (best {metrics[f'best_{score}']:.2f} %)"
+            for line in layers.told(last):
+                self.say(line)
             self.say(f"{said}; results in {self.out}")
         return metrics
 

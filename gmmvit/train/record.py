@@ -1,4 +1,4 @@
-"""What a run leaves behind: metrics.json, scores.json, history.csv, timing.json, masks.npz and its weights."""
+"""What a run leaves behind: metrics.json, scores.json, history.csv, layers.csv, timing.json, masks.npz, weights.pt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.nn as nn
 from ..core.cost import cost
 from ..core.keep import described
 from ..data.places import atomic, write_json
-from . import checkpoint, learned
+from . import checkpoint, layers, learned
 from .machine import machine
 
 
@@ -66,12 +66,12 @@ def write_scores(out: Path, metrics: Mapping) -> None:
     write_json(out / "scores.json", {score: metrics[score]})
 
 
-def write_history(path: Path, history: Sequence[Mapping]) -> None:
-    """A line for each epoch."""
+def write_lines(path: Path, columns: Sequence[str], lines: Sequence[Mapping]) -> None:
+    """A CSV file; what a line has None of is empty."""
     with atomic(path) as file:
-        writer = csv.DictWriter(file, list(history[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(history)
+        writer.writerows(lines)
 
 
 def timing(images: int, seconds: float, total: float, memory: Mapping[str, int], world) -> dict:
@@ -101,11 +101,12 @@ def peak_memory(device: torch.device, before: Mapping[str, int]) -> dict[str, in
     return {name: max(value, before.get(name, 0)) for name, value in zip(names, now, strict=False)}
 
 
-def write(out: Path, model: nn.Module, metrics: dict, history: Sequence[Mapping], times: dict) -> None:
+def write(out: Path, model: nn.Module, metrics: dict, place, times: dict) -> None:
     """Every file of a finished run; metrics.json, which says that the run has ended, goes first and comes last."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "metrics.json").unlink(missing_ok=True)
-    write_history(out / "history.csv", history)
+    write_lines(out / "history.csv", list(place.history[0]), place.history)
+    write_lines(out / layers.FILE, layers.COLUMNS, place.layers)
     write_json(out / "timing.json", times)
     learned.save(model, out)
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}

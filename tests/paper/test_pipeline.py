@@ -53,7 +53,7 @@ ROWS = {  # the second lasts long enough to be killed in its middle
     "tiny-c": {"mask": "elm", "set": {"epochs": 1, "batch": 100}},
 }
 RUNS = [f"run@{name}" for name in ROWS]
-RECORDS = ("metrics.json", "history.csv", "masks.npz")
+RECORDS = ("metrics.json", "history.csv", "layers.csv", "masks.npz")
 GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org"]
 
 
@@ -135,7 +135,7 @@ def test_nothing_changed_nothing_runs_and_the_tree_shows_only_small_records(at_r
     new = subprocess.run(["git", "status", "--short", "-uall"], cwd=at_rest, capture_output=True, text=True).stdout
     assert {line.split()[-1].split("/")[0] for line in new.splitlines()} == {"dvc.lock", "reports"}
     runs = {line.split("/")[-1] for line in new.splitlines() if "/runs/" in line}
-    assert runs == {"metrics.json", "scores.json", "history.csv", "masks.npz", "timing.json"}
+    assert runs == {"metrics.json", "scores.json", "history.csv", "layers.csv", "masks.npz", "timing.json"}
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from gmmvit.train import signals
 pytestmark = pytest.mark.slow
 
 SETTINGS = {"epochs": 4, "passes": 2, "batch": 100, "warmup_epochs": 1, "ema": 0.9, "mix_prob": 1.0}
-RESULTS = ("metrics.json", "history.csv", "masks.npz")
+RESULTS = ("metrics.json", "history.csv", "layers.csv", "masks.npz")
 
 
 def words(out):

@@ -132,7 +132,7 @@ def few(monkeypatch):
 
 SET = {"epochs": 2, "passes": 1, "batch": 6, "warmup_epochs": 0, "ema": 0.9}
 ROW = {"dataset": "cifar100", "model": "test_vit", "mask": "gmm", "seed": 1, "set": SET}
-RESULTS = ("metrics.json", "scores.json", "history.csv", "masks.npz", "weights.pt")
+RESULTS = ("metrics.json", "scores.json", "history.csv", "layers.csv", "masks.npz", "weights.pt")
 
 
 def trained():

@@ -18,7 +18,7 @@ ROW = {
     "seed": 3,
     "set": {"epochs": 3, "passes": 1, "batch": 500, "warmup_epochs": 1},
 }
-SAME = ("metrics.json", "history.csv", "masks.npz", "weights.pt")
+SAME = ("metrics.json", "history.csv", "layers.csv", "masks.npz", "weights.pt")
 
 
 class Killed(BaseException):

@@ -28,7 +28,7 @@ from gmmvit.train.update import Update
 
 MIXED = {"epochs": 2, "passes": 1, "batch": 100, "warmup_epochs": 1}
 ROW = {"dataset": "cifar10-mini", "model": "test_vit", "mask": "gmm", "recipe": "gmm", "seed": 3, "set": MIXED}
-FILES = ("metrics.json", "scores.json", "history.csv", "timing.json", "masks.npz", "weights.pt")
+FILES = ("metrics.json", "scores.json", "history.csv", "layers.csv", "timing.json", "masks.npz", "weights.pt")
 
 
 def quiet(line):
@@ -55,7 +55,7 @@ def test_a_run_leaves_its_record(finished):
     times = json.loads((out / "timing.json").read_text())
     assert times["images_per_second"] > 10 and times["peak_memory_bytes"] > 1e8 and times["threads"] >= 1
     assert (out / "masks.npz").stat().st_size < 300_000
-    assert len(said) == 4 and "float32" in said[0] and "epoch 2" in said[2], said
+    assert len(said) == 7 and "float32" in said[0] and "epoch 2" in said[3], said
 
 
 @pytest.mark.slow
@@ -404,7 +404,7 @@ def test_the_command_trains_a_row_of_params_into_the_profiles_folder(tmp_path, f
     assert (out / "history.csv").read_bytes() == (finished[0] / "history.csv").read_bytes()
     assert list((out / "tensorboard").glob("events*"))
     lines = done.stdout.splitlines()
-    assert len(lines) == 4 and "it/s" not in done.stderr, (lines, done.stderr)  # one line an epoch, no bar in a log
+    assert len(lines) == 7 and "it/s" not in done.stderr, (lines, done.stderr)  # one line an epoch, no bar in a log
 
 
 def test_the_command_names_the_nearest_row(tmp_path):
