@@ -1,4 +1,4 @@
-"""The pages of the masks, one for each that is registered: docs/gmm.md, docs/elm.md, docs/gab.md, and their pictures.
+"""The pages of the masks, one for each that is registered, docs/gmm.md and so on, and their pictures.
 
 python docs/mask_pages.py        # writes docs/NAME.md and docs/images/NAME.png from gmmvit.MASKS and reports/
 """
@@ -6,13 +6,16 @@ python docs/mask_pages.py        # writes docs/NAME.md and docs/images/NAME.png 
 import inspect
 import json
 import re
+import tomllib
 from pathlib import Path
+from textwrap import fill
 
 import torch
 from matplotlib import style
 from matplotlib.figure import Figure
 
 import gmmvit
+from gmmvit.core.grids import squared_distances
 from gmmvit.core.masks import options_of
 from gmmvit.train.learned import read
 from gmmvit.train.rows import Row
@@ -21,37 +24,29 @@ from gmmvit.train.start import model_of
 ROOT = Path(__file__).parents[1]
 RUN, BENCH = "reports/cpu/runs/cpu-cifar10-vit-{}-s0", "reports/bench/masks.json"
 LAYERS = (0, 2, 4, 8)
-TITLES = {"gmm": "Gaussian mixture mask", "elm": "Element-wise mask", "gab": "Gaussian attention bias"}
-SEEN = {
-    "gmm": "Each layer and head draws its Gaussians anew: most masks begin as a wide hill or hollow of a few\n"
-    "times the scores, which is what spoils a trained model, and five epochs change them little.",
-    "elm": "Every weight begins at 0, where the attention is uniform; after five epochs the weights are small, and\n"
-    "of no form that an eye would see.",
-    "gab": "Every layer begins with one Gaussian, 4 high, and makes it a little higher in five epochs.",
-}
-NEEDS = {
-    "gmm": "Any spatial self-attention that `attach` finds. Its weights are a function of the distance of two patches.",
-    "elm": "Any spatial self-attention that `attach` finds. Its weights are as many as pairs of patches.",
-    "gab": "Any spatial self-attention that `attach` finds; to be folded away, a position bias of the layer's own\n"
-    "(Swin's table, timm's RelPosBias or RelPosMlp).",
-}
+TRAINED = ("gmm", "elm", "gab")  # of which the record keeps what a run learned
+SHOWN = {"temperature": {"init": (1.0, 0.5)}}  # options of a picture, where the default shows nothing
+WORDS = tomllib.loads(Path(__file__).with_name("mask_words.toml").read_text(encoding="utf-8"))
 
 
 def page(name: str) -> str:
     """The page of a mask, from its class, its record and the texts above."""
-    kind = gmmvit.MASKS[name]
-    formula, rest = re.match(r"(.*?), (\w+ \w+ \w+ \w+)", inspect.getdoc(kind)).groups()
-    arxiv = re.search(r"arXiv ([\d.]+)", kind.__doc__)[1]
-    record = json.loads((ROOT / BENCH).read_text())
-    nothing = "B = 0" if kind.additive else "M = 1"
-    machine = f"{record['processor']}, {record['threads']} threads, batch {record['batch']}"
+    kind, words = gmmvit.MASKS[name], WORDS[name]
+    formula, rest, more = re.match(
+        r"(.*?), (\w+ \w+ \w+ \w+ \(.*?\))\.\n?(.*?)(?=\n- |\Z)", inspect.getdoc(kind), re.S
+    ).groups()
+    told = "\n\n".join(
+        each for each in (f"`{formula}`, {rest}. [All masks beside each other](masks.md).", more.strip()) if each
+    )
+    cited = re.sub(r"arXiv ([\d.]+\d)", r"arXiv [\1](https://arxiv.org/abs/\1)", told)
     per_layer = sum(p.numel() for p in kind((14, 14), heads=3).parameters())
     listed = [f"| `{option}` | `{default!r}` | {words} |" for option, (default, words) in options_of(name).items()]
-    return f"""# {TITLES[name]}: `{name}`
+    options = "\n".join(["| option | default | |", "|---|---|---|", *listed]) if listed else "None."
+    return f"""# {words["title"]}: `{name}`
 
 <!-- written by docs/mask_pages.py -->
 
-`{formula}`, {rest}; from arXiv [{arxiv}](https://arxiv.org/abs/{arxiv}). [All masks beside each other](masks.md).
+{cited}
 
 ```python
 import timm
@@ -62,36 +57,65 @@ sites = gmmvit.attach(model, "{name}")
 print(sites[0].mask, sites[0].strength)
 ```
 
-## At the start and learned
+{_pictured(name)}
+
+## How it starts
+
+{fill(words["start"], 120)}
+
+What `attach` takes by default is told in [the library's page](library.md#from-scratch-fine-tuning-or-a-frozen-model).
+
+## Options
+
+{options}
+
+## Another image size
+
+{fill(words["regrid"], 120)}
+
+## Cost
+
+{fill(f"{per_layer:,} learned numbers a layer of a ViT-Ti/16 at 224 px (3 heads, 14 x 14 patches). {_cost(name)}", 120)}
+More in [costs](costs.md).
+
+## What it needs of a model
+
+{fill(words["needs"], 120)}
+"""
+
+
+def _pictured(name: str) -> str:
+    seen = fill(WORDS[name]["seen"], 120)
+    if name in TRAINED:
+        return f"""## At the start and learned
 
 ![Weights of a patch for every other, at the paper's start and after five epochs](images/{name}.png)
 
 The weights of one patch (the cross) for every other, first head, in four of the nine layers of `vit` (8 x 8 patches):
 as this run began, and after its five epochs on CIFAR-10 (`{RUN.format(name)}`). Red is above 0, blue below.
-{SEEN[name]}
+{seen}"""
+    return f"""## What it looks like
 
-A [neutral start](library.md#from-scratch-fine-tuning-or-a-frozen-model) has {nothing} everywhere.
+![Weights of the centre patch for every other in three heads, and the weights by distance](images/{name}.png)
 
-## Options
+The weights of the centre patch (the cross) for every other on a grid of 14 x 14 patches, in three heads, as they begin;
+on the right the same by the distance in patches, averaged. Red is above 0, blue below.
+{seen}"""
 
-| option | default | |
-|---|---|---|
-{chr(10).join(listed)}
 
-## Cost
-
-{per_layer:,} learned numbers a layer of a ViT-Ti/16 at 224 px (3 heads, 14 x 14 patches). A training step of the
-2.7 M ViT: {record["time"][name]:+.1%} time, {record["bytes"][name]:+.1%} activations in memory ({machine}, bfloat16;
-`{BENCH}`). More in [costs](costs.md).
-
-## What it needs of a model
-
-{NEEDS[name]}
-"""
+def _cost(name: str) -> str:
+    record = json.loads((ROOT / BENCH).read_text())
+    if name not in record["time"]:
+        return f"`{BENCH}` has no step with it yet."
+    machine = f"{record['processor']}, {record['threads']} threads, batch {record['batch']}"
+    return (
+        f"A training step of the 2.7 M ViT: {record['time'][name]:+.1%} time, {record['bytes'][name]:+.1%} activations "
+        f"in memory ({machine}, bfloat16; `{BENCH}`)."
+    )
 
 
 @torch.no_grad()
-def draw(name: str) -> Figure:
+def draw_learned(name: str) -> Figure:
     """Above, the weights of one patch as the run began, layer by layer; below, as they were learned."""
     run = ROOT / RUN.format(name)
     row = json.loads((run / "metrics.json").read_text())["row"]
@@ -115,8 +139,36 @@ def draw(name: str) -> Figure:
     return figure
 
 
+@torch.no_grad()
+def draw(name: str) -> Figure:
+    """The weights of the centre patch as they begin, head by head, and by distance."""
+    torch.manual_seed(1)
+    side, heads = 14, 3
+    mask = gmmvit.MASKS[name]((side, side), heads, **SHOWN.get(name, {}))
+    weight = mask.weight().expand(heads, -1, -1)  # (heads, N, N)
+    distances = squared_distances((side, side))
+    centre = side * side // 2 + side // 2
+    figure = Figure(figsize=(7.2, 1.9), dpi=160, layout="constrained")
+    axes = figure.subplots(1, heads + 1)
+    for head, (upper, each) in enumerate(zip(axes[:heads], weight[:, centre], strict=True)):
+        reach = float(each.abs().max()) or 1.0
+        image = upper.imshow(each.reshape(side, side), cmap="RdBu_r", vmin=-reach, vmax=reach)
+        upper.plot(side // 2, side // 2, "kx", markersize=5)
+        upper.set(xticks=[], yticks=[])
+        upper.set_title(f"head {head + 1}", fontsize=8)
+        figure.colorbar(image, ax=upper, shrink=0.7).ax.tick_params(labelsize=6)
+    index, apart = distances.index.long(), distances.values.sqrt()
+    for head, each in enumerate(weight.flatten(1)):
+        mean = torch.zeros(len(apart)).index_add_(0, index, each) / index.bincount()
+        axes[-1].plot(apart, mean, linewidth=1, label=f"head {head + 1}")
+    axes[-1].set_xlabel("distance", fontsize=8)
+    axes[-1].tick_params(labelsize=6)
+    axes[-1].legend(fontsize=6)
+    return figure
+
+
 if __name__ == "__main__":
     for each in gmmvit.MASKS:
         (ROOT / "docs" / f"{each}.md").write_text(page(each), encoding="utf-8")
         with style.context("default"):
-            draw(each).savefig(ROOT / "docs" / "images" / f"{each}.png")
+            (draw_learned if each in TRAINED else draw)(each).savefig(ROOT / "docs" / "images" / f"{each}.png")

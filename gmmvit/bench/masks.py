@@ -9,11 +9,10 @@ import torch
 import torch.nn as nn
 
 from ..core.attach import attach
+from ..core.masks import MASKS
 from ..data.memory import keep_freed_memory
 from ..models.parts import set_fused
 from .harness import interleaved, saved_bytes, training_step
-
-ARMS: dict[str, dict] = {"gmm": {"kernels": 5}, "elm": {}, "gab": {}}
 
 
 def bench_masks(
@@ -30,12 +29,12 @@ def bench_masks(
         torch.manual_seed(0)
         fresh = timm.create_model(model, num_classes=10)
         if mask:
-            attach(fresh, mask, start="paper", **ARMS[mask])
+            attach(fresh, mask, start="paper")
         return fresh.to(device).train()
 
     keep_freed_memory()
     models = {"explicit": set_fused(built(), False), "fused": set_fused(built(), True)}
-    models |= {mask: built(mask) for mask in ARMS}
+    models |= {mask: built(mask) for mask in MASKS}
     size = models["fused"].pretrained_cfg["input_size"]
     images, labels = torch.randn(batch, *size, device=device), torch.randint(10, (batch,), device=device)
     seconds = interleaved(
@@ -49,6 +48,6 @@ def bench_masks(
         "dtype": str(dtype or torch.float32),
         "without": plain,
         "images_per_second": {name: batch / s for name, s in seconds.items()},
-        "time": {mask: seconds[mask] / seconds[plain] - 1 for mask in ARMS},
-        "bytes": {mask: kept[mask] / kept[plain] - 1 for mask in ARMS},
+        "time": {mask: seconds[mask] / seconds[plain] - 1 for mask in MASKS},
+        "bytes": {mask: kept[mask] / kept[plain] - 1 for mask in MASKS},
     }

@@ -59,7 +59,7 @@ def attach(
     img_size: int | Grid | None = None,
     **options: Any,
 ) -> list[Site]:
-    """The sites of a mask ("gmm", "elm", "gab" or a callable that builds one), put on every spatial self-attention.
+    """The sites of a mask, by its name in MASKS or a callable that builds one, put on every spatial self-attention.
 
     `start` is "paper", for training from scratch, or "neutral": the model's output stays as it is until the mask has
     learned. By default it is neutral where the model's weights look trained, and logger `gmmvit` says what was taken.
@@ -76,7 +76,7 @@ def attach(
         start, why = choose_start(model, mask, start, options)
         build, name = _builder(mask, start, options)
         sites = _attach(model, build, name, start, only, img_size)
-    say_start(model, name, sites, why, level)
+    say_start(model, name, sites, why, logging.INFO if start == "own" else level)
     return sites
 
 

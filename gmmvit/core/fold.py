@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 
 from .attach import Site, detach
-from .gaussians import GaussianBias
+from .bias import SpatialBias
 
 
 class ConstantBias(nn.Module):
@@ -49,9 +49,10 @@ def fold(model: nn.Module) -> nn.Module:
 
 def _beside(attention: nn.Module, site: Site) -> nn.Module:
     """What holds the position bias that is added to the same scores."""
-    if not isinstance(site.mask, GaussianBias):
+    if not (isinstance(site.mask, SpatialBias) and site.mask.relative):
         raise ValueError(
-            f"{site.name}: a {type(site.mask).__name__} cannot be folded: expected a GaussianBias, which is added"
+            f"{site.name}: a {type(site.mask).__name__} cannot be folded: expected a bias of relative positions, which "
+            "is added, as a GaussianBias"
         )
     for holder in (attention, getattr(attention, "rel_pos", None)):
         if hasattr(holder, "relative_position_bias_table") and hasattr(holder, "relative_position_index"):

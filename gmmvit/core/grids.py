@@ -41,23 +41,44 @@ def squared_distances(grid: Grid, key_grid: Grid | None = None) -> Distances:
     return Distances(values, index.flatten().to(torch.int32))
 
 
-def by_offset(pairs: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """Sums over the pairs (..., N * N) of one grid that are |dy| rows and |dx| columns apart, (..., N).
+class Offsets(NamedTuple):
+    """Relative positions of all (query, key) pairs, stored once each: `values[index]`."""
+
+    values: torch.Tensor  # (U, 2) float64: rows and columns from the key to the query, row by row
+    index: torch.Tensor  # (Nq * Nk,) int32 into `values`
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)
+def offsets(grid: Grid, key_grid: Grid | None = None, signed: bool = False) -> Offsets:
+    """dy and dx between query and key patch centres, or |dy| and |dx|, in steps of the finer of the two grids."""
+    axes = []
+    for n, m in zip(grid, key_grid or grid, strict=True):
+        queries, keys = (patch_centres((side, 1), (max(n, m), 1))[:, 0] for side in (n, m))
+        apart = queries[:, None] - keys
+        axes.append(torch.unique(apart if signed else apart.abs(), return_inverse=True))
+    (rows, down), (columns, across) = axes
+    index = down[:, None, :, None] * len(columns) + across[None, :, None, :]  # (y, x, y', x')
+    return Offsets(torch.cartesian_prod(rows, columns), index.flatten().to(torch.int32))
+
+
+def by_offset(pairs: torch.Tensor, grid: Grid, signed: bool = False) -> torch.Tensor:
+    """Sums over the pairs (..., N * N) of one grid that are |dy| rows and |dx| columns apart, or dy and dx, (..., U).
 
     Always in the same order, where scatter_add_ on a GPU adds as its threads come.
     """
     rows, columns = grid
     each = pairs.unflatten(-1, (rows, columns, rows, columns))
-    each = _by_difference(each.transpose(-3, -2))  # (..., y, y', |dx|)
-    return _by_difference(each.movedim(-1, -3)).transpose(-2, -1).flatten(-2)
+    each = _by_difference(each.transpose(-3, -2), signed)  # (..., y, y', dx)
+    return _by_difference(each.movedim(-1, -3), signed).transpose(-2, -1).flatten(-2)
 
 
-def _by_difference(square: torch.Tensor) -> torch.Tensor:
-    """Sums over the entries (..., i, j) with one |i - j|, (..., n): each row is moved a step further than the last."""
+def _by_difference(square: torch.Tensor, signed: bool) -> torch.Tensor:
+    """Sums over the entries (..., i, j) with one |i - j|, or i - j: each row is moved a step further than the last."""
     n = square.shape[-1]
     skewed = F.pad(square.flip(-1), (0, n)).flatten(-2)[..., : n * (2 * n - 1)].unflatten(-1, (n, 2 * n - 1))
     sums = skewed.sum(-2)  # of i - j = 1 - n to n - 1
-    return sums[..., n - 1 :] + F.pad(sums[..., : n - 1].flip(-1), (1, 0))
+    return sums if signed else sums[..., n - 1 :] + F.pad(sums[..., : n - 1].flip(-1), (1, 0))
 
 
 def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:

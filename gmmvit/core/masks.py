@@ -1,14 +1,19 @@
 """The spatial priors for attention scores that have a name."""
 
+from .distance import AlibiBias, KerpleBias, ManhattanBias, SlopeBias
 from .element import ElementMask
-from .gaussians import GaussianBias, GaussianMixtureMask
+from .gaussian_bias import GaussianBias
+from .lsa import DiagonalBias, Temperature
+from .mixtures import GaussianMixtureBias, GaussianMixtureMask
 from .registry import MASKS, options_of, register_mask
+from .relative import RelativeBias, RelativeMlp
 from .spatial import SpatialMask, no_decay
 
 __all__ = [
     "MASKS",
     "ElementMask",
     "GaussianBias",
+    "GaussianMixtureBias",
     "GaussianMixtureMask",
     "SpatialMask",
     "no_decay",
@@ -16,5 +21,18 @@ __all__ = [
     "register_mask",
 ]
 
-for _name, _kind in {"gmm": GaussianMixtureMask, "elm": ElementMask, "gab": GaussianBias}.items():
+for _name, _kind in {
+    "gmm": GaussianMixtureMask,
+    "elm": ElementMask,
+    "gab": GaussianBias,
+    "gmb": GaussianMixtureBias,
+    "temperature": Temperature,
+    "diagonal": DiagonalBias,
+    "alibi": AlibiBias,
+    "slope": SlopeBias,
+    "manhattan": ManhattanBias,
+    "kerple": KerpleBias,
+    "relbias": RelativeBias,
+    "relmlp": RelativeMlp,
+}.items():
     register_mask(_name, _kind)

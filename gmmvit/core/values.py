@@ -1,4 +1,4 @@
-"""Options of masks, checked: a pair of whole numbers, a number, draws of a normal distribution."""
+"""Options of masks, checked: a pair of whole numbers, a number, draws of a normal; constants that keep bits."""
 
 from __future__ import annotations
 
@@ -27,3 +27,23 @@ def number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < most:
         raise ValueError(f"{name}: expected a finite number below {most:.1e}, got {value!r}")
     return float(value)
+
+
+# ---- constants ------------------------------------------------------------------------------------------------------
+
+
+def as_bits(values: torch.Tensor) -> torch.Tensor:
+    """Numbers of at least 0 as the bits of float32, which model.half() cannot round.
+
+    In bfloat16 neighbouring distances would be equal.
+    """
+    return values.float().view(torch.int32)
+
+
+def from_bits(bits: torch.Tensor, plain: bool = False) -> torch.Tensor:
+    """The numbers, float32; by plain operators where they are to be exported."""
+    if not plain:
+        return bits.view(torch.float32)
+    # ONNX cannot read one type as another: 2^(exponent - 150) times the 24 bits that float32 keeps, exactly
+    kept = (bits & 0x7FFFFF) + 0x800000
+    return kept.float() * 2.0 ** ((bits >> 23) - 150).float()

@@ -9,8 +9,9 @@ from timm.utils import ModelEmaV3
 
 import gmmvit
 from gmmvit.core import together
-from gmmvit.core.gaussians import GaussianBias, GaussianMixtureMask, _Mixture
+from gmmvit.core.gaussians import _Mixture
 from gmmvit.core.grids import by_offset, squared_distances
+from gmmvit.core.masks import GaussianBias, GaussianMixtureMask
 
 
 @pytest.mark.parametrize("grid", ((1, 1), (3, 5), (8, 8), (7, 2)))
