@@ -15,13 +15,18 @@ from pathlib import Path
 import pandas as pd
 from scipy import stats
 
-from ..train.rows import Row
+from ..train.rows import UNLEARNED, Row
 from . import project
 from .names import DATASETS
 
 DONE, FAILED, NOT_RUN = "done", "failed", "not run"  # states of a row
 FIELDS = ("dataset", "model", "mask", "recipe", "seed", "kind")
-UNLEARNED = "did not learn"  # said of the accuracy of a row whose mask moved less than 1 % of its spread
+LOOKED = (
+    "entropy",
+    "distance",
+    "moved",
+    "learned",
+)  # of the layers of a run; older records have none of it
 LARGER, WITHIN = "larger than the seeds' spread", "within the seeds' spread"  # what a gain's interval says
 
 
@@ -44,9 +49,10 @@ def of(rows: Mapping, runs: Iterable[Mapping], failed: Collection[str] = ()) -> 
         state = DONE if run else FAILED if name in failed else NOT_RUN
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in row.set.items()}
         measured = {key: value for key, value in run.items() if key not in ("row", "timing")}
-        known = {key: getattr(row, key) for key in FIELDS} | options | {"state": state, "top1": math.nan} | measured
+        unknown = dict.fromkeys(("top1", *LOOKED), math.nan)
+        known = {key: getattr(row, key) for key in FIELDS} | options | {"state": state} | unknown | measured
         lines.append({"name": name} | known | (run.get("timing") or {}) | {"row": row})
-    empty = None if lines else ["name", *FIELDS, "state", "top1", "row"]
+    empty = None if lines else ["name", *FIELDS, "state", "top1", *LOOKED, "row"]
     return pd.DataFrame(lines or None, columns=empty).set_index("name")
 
 

@@ -13,14 +13,15 @@ from ..core.attach import masks_of
 from ..core.grids import layout, squared_distances
 from ..core.maps import attention_maps
 from ..core.products import at_rest
-from .moved import LEAST, Start, attention_and_key, shape
+from .moved import Start, attention_and_key, shape
+from .rows import UNLEARNED
 
 FILE = "layers.csv"  # in the folder of a run
 MEASURES = "entropy", "uniform", "distance", "moved", "near", "corner"
 COLUMNS = "epoch", "layer", *MEASURES
+LEAST = 0.01  # of their spread: masks that moved less did not learn
 AT_ONCE = 64 * 32 * 32  # pixels of the images that are looked at together: their maps of all layers are held
 UNROLLED = "MaskUnitAttention"  # Hiera's, whose tokens are not row by row
-NOT_LEARNED = "did not learn"
 
 
 def lines(epoch: int, model: nn.Module, images: torch.Tensor | None, start: Start) -> list[dict]:
@@ -106,7 +107,7 @@ def told(last: Sequence[Mapping]) -> list[str]:
         if "distance" in found:
             words[0] += f", {found['distance']:.2f} patches far (means over layers)"
     if "moved" in found:
-        what = "learned" if found["learned"] else NOT_LEARNED
+        what = "learned" if found["learned"] else UNLEARNED
         words.append(f"masks: {what}; their numbers moved by {_percent(found['moved'])} of their spread, where most")
     return words
 

@@ -13,8 +13,6 @@ from ..core.masks import SpatialMask
 from ..core.rewrite import CHILD
 from .recipes import Recipe
 
-LEAST = 0.01  # of their spread: who moved less did not learn
-
 
 def reach(recipe: Recipe, steps_per_epoch: int) -> str:
     """The line that says how far a mask can move: the learning rates of all steps, summed, times mask_lr."""

@@ -42,6 +42,14 @@ def frame_of(*arms):
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
+def test_what_was_seen_of_the_layers_has_its_columns_also_where_records_are_older():
+    looked = {"entropy": 3.5, "distance": 2.5, "moved": 0.2, "learned": True}
+    (rows, (first, *others)), names = arm("gmm", {0: 50.0, 1: 51.0}), list(looked)
+    found = frame_of((rows, [first | looked, *others]))
+    assert found[names].iloc[0].to_dict() == looked and found[names].iloc[1].isna().all()
+    assert frame_of((rows, []))[names].isna().all(axis=None)
+
+
 def test_runs_are_read_with_their_timing_and_history(tmp_path):
     write(tmp_path, make(), {"cifar10-vit-none-s1": 60.0, "cifar10-vit-none-s0": 61.0})
     (tmp_path / "runs" / "cifar10-vit-none-s0" / "timing.json").write_text('{"images_per_second": 350.0}')
