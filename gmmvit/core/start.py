@@ -49,7 +49,10 @@ def choose_start(model: nn.Module, mask: object, start: str | None, options: dic
         start = "neutral" if trained else "paper"
         why = f"{given} is given" if given else f"its weights look {'trained' if trained else 'fresh'}"
     if start == "neutral" and neutral is None:
-        raise ValueError(f"start: {kind!r} has no static method `neutral(**options)`, which would give its options")
+        named = f"the mask {mask!r}" if isinstance(mask, str) else repr(kind)
+        raise ValueError(
+            f"start: {named} has no neutral start: expected its class to have a static method `neutral(**options)`"
+        )
     return start, why
 
 

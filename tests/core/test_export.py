@@ -19,6 +19,7 @@ SMALL = {
     "relpos": ("vit_relpos_small_patch16_224", {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 3}),
 }
 MASKED = [(kind, mask) for kind in ("vit", "swin") for mask in ("gmm", "elm", "gab", "frozen gmm", "frozen gab")]
+ONNX = [*MASKED, *(pytest.param("vit", mask, marks=pytest.mark.slow) for mask in ("gmb", "alibi"))]
 each = pytest.mark.parametrize("kind, mask", MASKED)
 
 
@@ -57,7 +58,7 @@ def test_torch_export_holds_for_one_batch_and_for_any(kind, mask):
     same(program(more), logits(model, more))
 
 
-@each
+@pytest.mark.parametrize("kind, mask", ONNX)
 def test_onnx_has_the_same_logits(kind, mask, tmp_path):
     for name in ("onnx", "onnxscript"):
         pytest.importorskip(name)

@@ -50,7 +50,7 @@ def test_who_names_the_start_or_the_strength_of_a_mask_gets_it_without_a_word(ca
     assert gmmvit.attach(small()[0], "gab", start="neutral", amplitude=0.5)[0].strength == 0
     with pytest.raises(ValueError, match="^unknown start 'nuetral': the nearest is 'neutral'"):
         gmmvit.attach(small()[0], "gmm", start="nuetral")
-    with pytest.raises(ValueError, match="has no static method `neutral"):
+    with pytest.raises(ValueError, match="to have a static method `neutral"):
         gmmvit.attach(small()[0], lambda grid, heads, **place: nn.Identity(), start="neutral")
     caplog.set_level(logging.INFO, "gmmvit")
     gmmvit.attach(small()[0], "gmm", start="paper")
