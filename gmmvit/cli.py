@@ -96,7 +96,7 @@ def masks(arguments: argparse.Namespace) -> None:
     for name, kind in MASKS.items():
         options = ", ".join(f"{option}={default!r}" for option, (default, _) in options_of(name).items())
         learned = sum(parameter.numel() for parameter in kind((14, 14), heads=3).parameters())
-        rows.append((name, "added" if kind.additive else "multiplied", f"{learned:,}", options))
+        rows.append((name, kind.words()[0], f"{learned:,}", options))
     print(table(rows, head, left=4), "", sep="\n")
     print(*(f"{name}: {(kind.__doc__ or '').splitlines()[0]}" for name, kind in MASKS.items()), sep="\n")
 

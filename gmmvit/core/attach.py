@@ -170,7 +170,8 @@ def _image(model: nn.Module, img_size: int | Grid | None) -> torch.Tensor:
 def _softmax_callers(model: nn.Module, image: torch.Tensor, told: bool) -> list[Call]:
     try:
         with avoiding(FUSED, FLEX):  # of masks that are there already
-            return softmax_callers(model, image)
+            calls = softmax_callers(model, image)
+            return [call for call in calls if CHILD not in call.name.split(".")]  # a mask may take a softmax itself
     except (RuntimeError, AssertionError, IndexError, ValueError) as error:  # each model refuses in its own way
         says = "which img_size asks for: expected" if told else "the size it reports: pass attach(..., img_size=) with"
         kind, size = type(model).__name__, tuple(image.shape[1:])
@@ -194,7 +195,7 @@ def _refusal(model: nn.Module, only: object, reasons: list[tuple[str, str]]) -> 
 
 def _made(build: Callable, model: nn.Module, call: Call, product: Product, place: Place) -> nn.Module:
     grid, key_grid, prefix = place
-    mask = build(grid, product.heads, prefix=prefix, key_grid=key_grid)
+    mask = build(grid, product.heads, prefix=prefix, key_grid=key_grid, width=product.width)
     if type(call.module).__name__ == "MaskUnitAttention":  # Hiera keeps its tokens unrolled, not in row-major order
         if not isinstance(mask, SpatialMask):
             raise ValueError(f"{call.name} does not keep its tokens row by row, as {type(mask).__name__} expects")
@@ -234,8 +235,9 @@ def _builder(mask: str | Callable[..., nn.Module], start: str, options: dict) ->
     starting = build.neutral(**options) if start == "neutral" else options
     written = options if start == "own" else {"start": start, **options}
 
-    def checked(grid: Grid, heads: int, **place: Any) -> nn.Module:
-        built = build(grid, heads, **place, **starting)
+    def checked(grid: Grid, heads: int, width: int | None, **place: Any) -> nn.Module:
+        told = {"width": width} if getattr(build, "needs_width", False) else {}
+        built = build(grid, heads, **place, **told, **starting)
         if not isinstance(built, nn.Module):
             raise TypeError(f"mask: expected {name} to build an nn.Module, got {type(built).__name__}")
         built.made_of = name if isinstance(mask, str) else None, written  # what `save` writes down

@@ -21,7 +21,7 @@ from timm.models._hub import download_from_hf, save_config_for_hf
 from .attach import Site, attach, detach
 from .errors import first_line, unknown
 from .fold import ConstantBias
-from .freeze import ConstantMask
+from .freeze import Constant
 from .grids import pair
 from .masks import MASKS
 from .rewrite import CHILD
@@ -121,7 +121,7 @@ def _groups(model: nn.Module) -> list[dict]:
     for site in getattr(model, "spatial_sites", ()):
         name, options = getattr(site.mask, "made_of", (None, {}))
         kind = type(site.mask).__name__
-        if isinstance(site.mask, ConstantMask):
+        if isinstance(site.mask, Constant):
             raise ValueError(
                 f"{site.name}: expected a mask that can learn, got a frozen one: save before gmmvit.freeze"
             )

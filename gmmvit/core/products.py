@@ -52,6 +52,7 @@ class Product:
     head_dim: int | None  # where the heads stand, from the end; None: in one dimension with the batch; 0: nowhere
     queries: int
     keys: int
+    width: int | None = None  # channels of a head, where the product is a plain one
     fused: bool = False  # whether the module calls torch's fused kernel for it, and has no flag that switches that off
 
     def to_mask(self, graph: fx.Graph, scores: fx.Node) -> fx.Node:
@@ -273,10 +274,16 @@ def _product(ordinal: int, node: fx.Node, softmax: fx.Node, values: dict[fx.Node
     if dim not in (-1, probabilities.ndim - 1) or probabilities.shape[-2:] != scores.shape[-2:]:
         return "its softmax does not run over the keys of the scores"
     heads, head_dim = _heads(marked)
+    width = values[node.args[0]].shape[-1] if is_plain(node) else None
     scalings = 0
     while len(node.users) == 1 and _is_scaling(next(iter(node.users)), node, values):
         node, scalings = next(iter(node.users)), scalings + 1
-    return Product(ordinal, scalings, heads, head_dim, queries, keys)
+    return Product(ordinal, scalings, heads, head_dim, queries, keys, width)
+
+
+def is_plain(product: fx.Node) -> bool:
+    """Whether a product is query @ key^T, and nothing else."""
+    return product.target in (operator.matmul, torch.matmul) and len(product.args) == 2 and not product.kwargs
 
 
 def _heads(marked: torch.Tensor) -> tuple[int, int | None]:

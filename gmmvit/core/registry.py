@@ -26,13 +26,13 @@ def register_mask(name: str, cls: type[nn.Module]) -> None:
         raise ValueError(f"name: expected one that is free, got {name!r}, which stands for {taken}")
     if not isinstance(cls, type) or not issubclass(cls, nn.Module):
         raise TypeError(f"cls: expected a class of modules, as SpatialMask is, got {shown(cls)}")
-    parameters = inspect.signature(cls).parameters
-    wrong = [f"no {each}" for each in PLACE if each not in parameters]
+    parameters, told = inspect.signature(cls).parameters, _told(cls)
+    wrong = [f"no {each}" for each in told if each not in parameters]
     wrong += [
         f"{each} without a default" for each, p in parameters.items() if each not in PLACE and p.default is p.empty
     ]
     if wrong:
-        places = ", ".join(PLACE)
+        places = ", ".join(told)
         raise TypeError(
             f"cls: expected a class that takes {places} and options, got {cls.__name__}: {', '.join(wrong)}"
         )
@@ -42,5 +42,10 @@ def register_mask(name: str, cls: type[nn.Module]) -> None:
 def options_of(name: str) -> dict[str, tuple[object, str]]:
     """The options of a registered mask: what each is by default, and what the mask's docstring says of it."""
     said = dict(re.findall(r"^- `(\w+)`: (.*)$", inspect.getdoc(MASKS[name]) or "", re.M))
-    parameters = inspect.signature(MASKS[name]).parameters.values()
-    return {each.name: (each.default, said.get(each.name, "")) for each in parameters if each.name not in PLACE}
+    parameters, told = inspect.signature(MASKS[name]).parameters.values(), _told(MASKS[name])
+    return {each.name: (each.default, said.get(each.name, "")) for each in parameters if each.name not in told}
+
+
+def _told(cls: type[nn.Module]) -> tuple[str, ...]:
+    """What a site tells a mask of this class."""
+    return (*PLACE, "width") if getattr(cls, "needs_width", False) else PLACE

@@ -19,7 +19,7 @@ from torch import fx
 
 from .apart import KERNELS, LAYERS, take_apart, with_attn_mask
 from .masks import SpatialMask
-from .products import FUSED_CALLS, fused_attention, product_nodes, softmax_layer
+from .products import FUSED_CALLS, Product, fused_attention, is_plain, product_nodes, softmax_layer
 from .trace import Untraceable, behind, exported, own_forward, trace
 from .ways import EXPLICIT, FLEX, FUSED, flexed
 
@@ -69,22 +69,32 @@ def _unbind_before_permute(graph: fx.Graph) -> None:
 
 def _into_scores(module: nn.Module, graph: fx.Graph) -> None:
     nodes = product_nodes(module, graph)
+    before, sites = _by_place(module)
     places: dict[tuple[int, str], fx.Node] = {}  # the scores, or probabilities, with the masks so far
-    for number, (product, key) in enumerate(module._sites, 1):
-        if product.ordinal >= len(nodes):
-            raise Untraceable(f"{type(module).__name__}: expected product {product.ordinal + 1}, found {len(nodes)}")
-        raw, softmax = nodes[product.ordinal]
+    for product, key in before:
+        raw, softmax = _node_of(module, nodes, product)
+        if not is_plain(raw):
+            how = getattr(raw.target, "__name__", raw.target)
+            raise Untraceable(f"{type(module).__name__}: expected query @ key, of which a mask takes both, got {how}")
+        with graph.inserting_before(raw):
+            both = tuple(product.to_mask(graph, each) for each in raw.args)
+            scores = product.from_mask(graph, graph.call_module(f"{CHILD}.{key}", both))
+        raw.replace_all_uses_with(scores)
+        graph.erase_node(raw)
+        nodes[product.ordinal] = scores, softmax
+    for number, (product, key) in enumerate(sites, 1):
+        raw, softmax = _node_of(module, nodes, product)
         name, mask = f"{CHILD}.{key}", getattr(module, CHILD)[key]
         where, as_heads = getattr(mask, "where", "scores"), product.head_dim == -3
         masked, scale = places.get((product.ordinal, where)), ()
         place = masked or (softmax if where == "probabilities" else _scaled(raw, product.scalings))
-        last_there = all(other.ordinal != product.ordinal for other, _ in module._sites[number:])
+        last_there = all(other.ordinal != product.ordinal for other, _ in sites[number:])
         if getattr(mask, "additive", False) and last_there and as_heads and _joins_own_bias(module, graph, place, name):
             continue
         if masked is None and where == "scores" and getattr(mask, "takes_scale", False):
             scale = (_take_scale(graph, raw),)
             mask.taken_scale = scale[0]
-        elif raw is place and as_heads and _is_plain(raw) and getattr(mask, "takes_product", False):
+        elif raw is place and as_heads and is_plain(raw) and getattr(mask, "takes_product", False):
             raw.op, raw.target = "call_module", name
             places[product.ordinal, where] = raw
             continue
@@ -99,15 +109,26 @@ def _into_scores(module: nn.Module, graph: fx.Graph) -> None:
         _in_own_type(graph, softmax)
 
 
+def _by_place(module: nn.Module) -> tuple[list[tuple[Product, str]], list[tuple[Product, str]]]:
+    """The products with masks on query and key, and those with the others, in the order they were attached."""
+    before, after = [], []
+    for product, key in module._sites:
+        of_both = getattr(getattr(module, CHILD)[key], "where", "scores") == "product"
+        (before if of_both else after).append((product, key))
+    return before, after
+
+
+def _node_of(module: nn.Module, nodes: list[tuple[fx.Node, fx.Node]], product: Product) -> tuple[fx.Node, fx.Node]:
+    if product.ordinal >= len(nodes):
+        raise Untraceable(f"{type(module).__name__}: expected product {product.ordinal + 1}, found {len(nodes)}")
+    return nodes[product.ordinal]
+
+
 def _scaled(product: fx.Node, scalings: int) -> fx.Node:
     """The node after the factors that follow a product."""
     for _ in range(scalings):
         (product,) = product.users
     return product
-
-
-def _is_plain(product: fx.Node) -> bool:
-    return product.target in (operator.matmul, torch.matmul) and len(product.args) == 2 and not product.kwargs
 
 
 def _take_scale(graph: fx.Graph, product: fx.Node) -> float:
@@ -180,13 +201,32 @@ def _into_fused(module: nn.Module, graph: fx.Graph) -> None:
     calls = [node for node in graph.nodes if node.target in FUSED_CALLS]
     if not calls:  # nn.MultiheadAttention whose map is asked for
         return _into_scores(module, graph)
-    for product, key in module._sites:
+    _into_operands(module, graph, calls)
+    for product, key in _by_place(module)[1]:
         call = calls[product.ordinal]
         query, keys, values, named = _arguments(call)
         with graph.inserting_before(call):
             both = graph.get_attr(f"{CHILD}.{key}"), product.head_dim, named.get("attn_mask"), query, keys
             named["attn_mask"] = graph.call_function(add_bias, both)
         call.args, call.kwargs = (query, keys, values), named
+
+
+def _into_operands(module: nn.Module, graph: fx.Graph, calls: list[fx.Node]) -> None:
+    """Hands the kernels query and key as the masks on these make them."""
+    for product, key in _by_place(module)[0]:
+        call = calls[product.ordinal]
+        query, keys, values, named = _arguments(call)
+        with graph.inserting_before(call):
+            given = (product.to_mask(graph, each) for each in (query, keys))
+            both = graph.call_function(operands, (graph.get_attr(f"{CHILD}.{key}"), *given))
+            made = [graph.call_function(operator.getitem, (both, i)) for i in range(2)]
+            query, keys = (product.from_mask(graph, each) for each in made)
+        call.args, call.kwargs = (query, keys, values), named
+
+
+def operands(mask: SpatialMask, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Query and key (..., heads, N, d) for a fused kernel, as a mask makes them."""
+    return mask.operands(query, key)
 
 
 def add_bias(
@@ -202,13 +242,14 @@ def add_bias(
 def _into_flex(module: nn.Module, graph: fx.Graph) -> None:
     calls = [node for node in graph.nodes if node.target in FUSED_CALLS]
     masks: dict[fx.Node, list[str]] = {}
-    for product, key in module._sites:
+    for product, key in _by_place(module)[1]:
         mask = getattr(module, CHILD)[key]
         if product.ordinal >= len(calls) or product.head_dim != -3 or not isinstance(mask, SpatialMask):
             raise Untraceable(f"{type(module).__name__}: FlexAttention wants a SpatialMask on (B, heads, N, N) scores")
         if mask.where != "scores":
             raise Untraceable("FlexAttention has no place for a mask after the softmax")
         masks.setdefault(calls[product.ordinal], []).append(f"{CHILD}.{key}")
+    _into_operands(module, graph, calls)
     for call, names in masks.items():
         query, keys, values, named = _arguments(call)
         options = {name: value for name, value in named.items() if name in ("attn_mask", "scale")}

@@ -24,7 +24,7 @@ from .rewrite import CHILD, compiled, graph_of
 from .spatial import no_decay
 from .together import computed_together
 from .trace import Untraceable, exported, pattern_of, tensors_of
-from .ways import EXPLICIT, FLEX, FUSED, best_way
+from .ways import EXPLICIT, FLEX, FUSED, best_way, fuses
 
 SEEING = ("forward", "forward_features", "forward_intermediates")  # what a model does with images
 MOST_PATHS = 256  # kinds of calls whose graphs a module keeps
@@ -64,7 +64,7 @@ class Rewritten:
 
     def _additive(self) -> bool:
         masks = getattr(self, CHILD)
-        return all(getattr(masks[key], "additive", False) and product.head_dim for product, key in self._sites)
+        return all(fuses(masks[key]) and product.head_dim for product, key in self._sites)
 
     def _prepare_everywhere(self, arguments: tuple) -> None:
         """Builds the graphs for calls like this one on any device: a model may move after its masks were attached."""

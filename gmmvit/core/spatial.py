@@ -23,7 +23,8 @@ class SpatialMask(nn.Module):
     additive = False  # scores + weight instead of scores * weight
     takes_product = False  # may be handed query and key instead of their product
     takes_scale = False  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
-    where = "scores"  # or "probabilities": after the softmax
+    where = "scores"  # or "probabilities": after the softmax; or "product": `operands` changes query and key before it
+    needs_width = False  # whether it is told the channels of a head, as `width`
     taken_scale = 1.0  # that factor, where the rewritten attention leaves it to the mask
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
     strengths: tuple[str, ...] = ()  # the options that say how much it does before it is trained
@@ -54,8 +55,13 @@ class SpatialMask(nn.Module):
         self.learned_on = self.grid, self.key_grid  # of what is learned for each pair of patches
         self._met: dict[tuple, SpatialMask] = {}  # what it is for (size of images, queries, keys)
 
-    def weight(self) -> torch.Tensor:
-        """The mask without prefix tokens, (heads or 1, Nq, Nk)."""
+    @classmethod
+    def words(cls) -> tuple[str, str, str]:
+        """What is done with it, what its strength is the mean of, and when it does nothing, for tables and logs."""
+        return ("added", "|B|", "B = 0") if cls.additive else ("multiplied", "|M - 1|", "M = 1")
+
+    def weight(self) -> torch.Tensor | None:
+        """The mask without prefix tokens, (heads or 1, Nq, Nk); None of one that has no weight for a pair."""
         raise NotImplementedError
 
     def arrange(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
@@ -64,17 +70,23 @@ class SpatialMask(nn.Module):
 
     def full_weight(self) -> torch.Tensor:
         """The mask with neutral rows and columns for the prefix tokens, (heads or 1, Pq + Nq, Pk + Nk)."""
+        return self.padded(self.weight(), 0.0 if self.additive else 1.0)
+
+    def padded(self, weight: torch.Tensor, value: float) -> torch.Tensor:
+        """What pairs of patches have (rows, Nq, Nk), in the order of the scores, and a value for pairs of others."""
         rows, columns = self.prefix
-        weight = self.weight()
         if self.arranged_rows is not None:
             weight = weight[:, self.arranged_rows[:, None], self.arranged_columns]
-        return F.pad(weight, (columns, 0, rows, 0), value=0.0 if self.additive else 1.0) if rows or columns else weight
+        return F.pad(weight, (columns, 0, rows, 0), value=value) if rows or columns else weight
+
+    def here(self, like: torch.Tensor, shape: torch.Size) -> SpatialMask:
+        """This mask on the grid of scores of this shape, which are made from `like`."""
+        return (self.met(sizes.now()) or self) if exported(like) else self.fitting(shape)
 
     def forward(self, scores: torch.Tensor, scale: float = 1.0) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
         """The scores with the mask in them, times `scale`, which costs a multiplicative mask nothing on the way."""
         plain = exported(scores)  # there any batch will do
-        here = (self.met(sizes.now()) or self) if plain else self.fitting(scores.shape)
-        weight = here.full_weight()
+        weight = self.here(scores, scores.shape).full_weight()
         if scale != 1.0:
             weight = weight * scale
         weight = weight.type_as(scores) if plain else weight.to(scores.dtype)
@@ -83,8 +95,8 @@ class SpatialMask(nn.Module):
         return scores + weight if self.additive else scores * weight
 
     @torch.no_grad()
-    def strength(self) -> float:
-        """How far it is from doing nothing: the mean of |M - 1| over the pairs of patches, or of |B|."""
+    def strength(self) -> float | None:
+        """How far it is from doing nothing, if that can be told: the mean of |M - 1| over pairs of patches, or |B|."""
         weight = self.full_weight()[..., self.prefix[0] :, self.prefix[1] :]
         return (weight - (0 if self.additive else 1)).abs().mean().item()
 
@@ -128,10 +140,11 @@ class SpatialMask(nn.Module):
         if options.pop("start", None) == "neutral":
             options = build.neutral(**options)
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-            made = build(place.grid, self.heads, prefix=place.prefix, key_grid=place.key_grid, **options)
+            told = {"width": self.width} if self.needs_width else {}
+            made = build(place.grid, self.heads, prefix=place.prefix, key_grid=place.key_grid, **told, **options)
         made._parameters, made._modules, made.training = self._parameters, self._modules, self.training
         made.made_of, made.image, made.learned_on = self.made_of, sizes.now(), self.learned_on
-        device = next((each.device for each in self.parameters()), None)
+        device = next((each.device for each in (*self.parameters(), *self.buffers())), None)
         own = {name: each for name, each in self._buffers.items() if name not in self._non_persistent_buffers_set}
         places = {name: each for name, each in made._buffers.items() if name not in own}
         made._buffers = own | {name: each if each is None else each.to(device) for name, each in places.items()}

@@ -60,7 +60,6 @@ def say_start(model: nn.Module, name: str, sites: Sequence[Site], why: str, leve
     """Logs how a mask started, and how far it is from doing nothing."""
     strengths = [site.strength for site in sites]
     if logger.isEnabledFor(level) and None not in strengths:
-        of = "|B|" if sites[0].mask.additive else "|M - 1|"
-        mean = sum(strengths) / len(strengths)
+        mean, (_, of, _) = sum(strengths) / len(strengths), sites[0].mask.words()
         told = f"{name} on {type(model).__name__}: start={sites[0].start!r} ({why}), mean {of} = {mean:.2g}"
         logger.log(level, "%s over %d attentions", told, len(sites))

@@ -32,6 +32,16 @@ def best_way(device: str, additive: bool, keys: int) -> str:
     return EXPLICIT if way in _AVOIDED else way
 
 
+def fuses(mask: SpatialMask | type[SpatialMask]) -> bool:
+    """Whether a fused kernel computes attention with this mask: beside what is added, or of another query and key."""
+    return getattr(mask, "additive", False) or getattr(mask, "where", "scores") == "product"
+
+
+def way_of(mask: type[SpatialMask], device: str, keys: int) -> str:
+    """The way of attention with one mask of a kind, as it is by default."""
+    return EXPLICIT if mask.where == "probabilities" else best_way(device, fuses(mask), keys)
+
+
 @contextmanager
 def avoiding(*ways: str) -> Iterator[None]:
     """Takes the explicit product instead of these ways, for a while."""

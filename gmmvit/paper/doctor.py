@@ -17,7 +17,7 @@ import torch
 
 from .. import __version__
 from ..core.masks import MASKS
-from ..core.ways import best_way
+from ..core.ways import way_of
 from ..data.places import folder_of, record_of
 from ..data.places import root as data_root
 from ..data.sets import SETS
@@ -107,7 +107,7 @@ def attention(device: torch.device) -> list[str]:
     for name, kind in MASKS.items():
         ways: dict[str, list[str]] = {}
         for keys in LENGTHS:
-            ways.setdefault(best_way(device.type, kind.additive, keys), []).append(str(keys))
+            ways.setdefault(way_of(kind, device.type, keys), []).append(str(keys))
         lengths = (f"{way} ({', '.join(keys)} keys)" for way, keys in ways.items())
         words.append(f"{name} {next(iter(ways)) if len(ways) == 1 else ', '.join(lengths)}")
     return words

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 
 from ..core.masks import MASKS
-from ..core.ways import FLEX, best_way
+from ..core.ways import FLEX, way_of
 from ..data.places import folder_of, locate, record_of
 from ..data.sets import SETS
 from ..data.workers import shared_memory_free, too_little_shared_memory
@@ -63,7 +63,7 @@ def causes(row: Row, device: torch.device) -> list[str]:
         found.append(too_little_shared_memory(batch, size, workers, shared_memory_free(), pinned))
     else:
         found.append(_unseen(row.dataset))
-    flexed = device.type == "cuda" and row.mask in MASKS and best_way("cuda", MASKS[row.mask].additive, 197) == FLEX
+    flexed = device.type == "cuda" and row.mask in MASKS and way_of(MASKS[row.mask], "cuda", 197) == FLEX
     if (flexed or getattr(row.recipe_settings, "compile", False)) and not compiler():
         found.append("torch.compile and FlexAttention: expected a C compiler (cc, gcc, clang or $CC), got none")
     return [cause for cause in found if cause]

@@ -294,7 +294,7 @@ def test_bad_input_gets_a_sentence():
         gmmvit.attach(model, "gnm")
     with pytest.raises(TypeError, match="unknown option of the mask 'gmm' 'kernel'.*nearest is 'kernels'"):
         gmmvit.attach(model, "gmm", kernel=3)
-    with pytest.raises(TypeError, match="expected one of gmm, elm, gab or a callable"):
+    with pytest.raises(TypeError, match="expected one of gmm, elm, gab,.* or a callable"):
         gmmvit.attach(model, 3)
     for nothing in (None, "vit"):
         with pytest.raises(TypeError, match="model: expected an nn.Module, got"):

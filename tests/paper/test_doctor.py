@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gmmvit.cli import main
+from gmmvit.core.masks import MASKS
 from gmmvit.core.ways import TABLE
 from gmmvit.paper import doctor, obstacles
 from gmmvit.train import precision
@@ -48,7 +49,7 @@ def test_where_nothing_stops_a_row_it_says_so(project, capsys):
     assert found["device"].startswith("cpu: ") and f"torch {torch.__version__}" in found["versions"]
     chosen = precision.resolve("auto", CPU)
     assert found["precision"] == f"auto is {chosen.name} ({chosen.why})"
-    assert found["attention"] == "gmm explicit; elm explicit; gab explicit"
+    assert found["attention"] == "; ".join(f"{mask} explicit" for mask in MASKS)
     assert found["cores"].startswith(f"{len(os.sched_getaffinity(0))} for a process")
     assert found["data sets"] == "cifar10-mini there" and "MB free in /dev/shm" in found["shared memory"]
     assert said.endswith("profile mine: nothing stops its rows here\n")
@@ -92,7 +93,8 @@ def test_the_attention_is_that_of_the_table():
     least = TABLE["cuda"]["multiplicative"][0][0]
     flex = [str(keys) for keys in doctor.LENGTHS if keys >= least]
     product = [str(keys) for keys in doctor.LENGTHS if keys < least]
-    gmm, elm, gab = doctor.attention(CUDA)
+    gmm, elm, gab, *others = doctor.attention(CUDA)
+    assert {"gpsa explicit", "rope fused"} <= set(others)
     assert gmm == f"gmm explicit ({', '.join(product)} keys), flex ({', '.join(flex)} keys)" and gab == "gab fused"
     assert elm == gmm.replace("gmm", "elm")
 
