@@ -77,7 +77,7 @@ def shape(mask: nn.Module) -> tuple[float, float] | None:
     sum_h M_h(d) M_h(0) / sum_h M_h(0)^2; of a bias B, which softmax makes a factor exp(B), the geometric mean of
     exp(B_h(d) - B_h(0)). None of a mask without weights for pairs of patches, or of a grid of one patch.
     """
-    weight = _weight(mask)
+    weight = weight_of(mask)
     if weight is None:
         return None
     distances, index = squared_distances(mask.grid, mask.key_grid)
@@ -93,8 +93,9 @@ def shape(mask: nn.Module) -> tuple[float, float] | None:
     return near, corner
 
 
-def _weight(mask: nn.Module) -> torch.Tensor | None:
+def weight_of(mask: nn.Module) -> torch.Tensor | None:
+    """The weights of a mask, (heads or 1, Nq, Nk); None where it has none for pairs of patches."""
     try:
         return mask.weight() if isinstance(mask, SpatialMask) else None
-    except NotImplementedError:  # of a mask that has a forward alone
+    except NotImplementedError:  # it has a forward alone
         return None

@@ -139,5 +139,93 @@ def test_a_mask_that_cannot_be_rebuilt_is_refused(tmp_path):
             return 0.5 * scores
 
     model = gmmvit.create_model("vit", mask=lambda *_, **__: Fade())
-    with pytest.raises(TypeError, match="GaussianMixtureMask.*got Fade"):
+    with pytest.raises(TypeError, match="attached by its name .gmm.*got a Fade"):
         learned.save(model, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return timm.create_model("vit_tiny_patch16_224", img_size=64, depth=1, embed_dim=48, num_heads=3)
+
+
+@pytest.mark.parametrize("start", ["paper", "neutral"])
+def test_every_mask_with_a_name_comes_back(tmp_path, tiny, start):
+    for name, kind in gmmvit.MASKS.items():
+        neutral = getattr(kind, "neutral", None) is not None
+        if start == "neutral" and not neutral:
+            continue
+        sites = gmmvit.attach(tiny, name, **({"start": start} if neutral else {}))
+        drawn(tiny)
+        learned.save(tiny, tmp_path)
+        (one,), (site,) = learned.read(tmp_path), sites
+        state = site.mask.state_dict()
+        assert (one.name, one.kind, set(one.parameters | one.buffers)) == ("blocks.0.attn", name, set(state))
+        found, weight = one.weight(), site.mask.weight()
+        if weight is None:
+            assert found is None
+        else:
+            np.testing.assert_allclose(found, weight.detach().numpy(), rtol=2**-9, atol=2**-12)
+        gmmvit.detach(tiny)
+
+
+class Fading(gmmvit.SpatialMask):
+    """A mask of one's own: a layer inside, a buffer that training changes, an option.
+
+    - `height`: how high
+    """
+
+    def __init__(self, grid, heads, *, prefix=0, key_grid=None, height: float = 1.0):
+        super().__init__(grid, heads, prefix=prefix, key_grid=key_grid)
+        self.height, self.inside = height, torch.nn.Linear(1, heads)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def weight(self):
+        there = torch.arange(float(self.counts[1] - self.prefix[1]))[:, None]
+        heads = self.inside(self.height * there + self.steps).mT  # (heads, Nk)
+        return heads[:, None].expand(-1, self.counts[0] - self.prefix[0], -1)
+
+
+def test_a_registered_mask_of_ones_own_comes_back_with_its_options_and_buffers(tmp_path, tiny, monkeypatch):
+    monkeypatch.setitem(gmmvit.MASKS, "fading", Fading)
+    (site,) = gmmvit.attach(tiny, "fading", height=2.5)
+    site.mask.steps += 7
+    learned.save(tiny, tmp_path)
+    gmmvit.detach(tiny)
+    (one,) = learned.read(tmp_path)
+    assert set(one.parameters) == {"inside.weight", "inside.bias"} and one.buffers["steps"] == 7
+    assert one.options == {"height": 2.5} and one.prefix == (1, 1)
+    np.testing.assert_array_equal(one.weight(), site.mask.weight().detach().numpy())
+    monkeypatch.delitem(gmmvit.MASKS, "fading")
+    with pytest.raises(ValueError, match="unknown mask 'fading'"):
+        one.weight()
+
+
+class Doubled(torch.nn.Module):
+    """No weights for pairs of patches."""
+
+    def __init__(self, grid, heads, *, prefix=0, key_grid=None):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, scores):
+        return self.factor * scores
+
+
+def test_a_mask_without_weights_is_kept_too(tmp_path, tiny, monkeypatch):
+    monkeypatch.setitem(gmmvit.MASKS, "doubled", Doubled)
+    gmmvit.attach(tiny, "doubled")
+    learned.save(tiny, tmp_path)
+    gmmvit.detach(tiny)
+    (one,) = learned.read(tmp_path)
+    assert (one.grid, one.prefix, one.heads, one.where, one.weight()) == ((4, 4), (1, 1), 3, "scores", None)
+    assert one.rebuilt().factor == one.parameters["factor"] == 2
+
+
+def test_files_from_before_there_were_options_and_buffers_are_read(tmp_path):
+    mask = gmmvit.MASKS["gmm"]((4, 4), 2, kernels=3, share_heads=True, prefix=1, base=1.0, underflow=True)
+    record = {"name": "blocks.0.attn", "kind": "gmm", "grid": [4, 4], "key_grid": [4, 4], "prefix": [1, 1], "heads": 2}
+    record |= {"share_heads": True, "reaches_output": True, "where": "scores", "parameters": ["sigma", "alpha"]}
+    record |= {"options": {"underflow": True, "base": 1.0}}
+    numbers = {f"masks/0/{name}": getattr(mask, name).detach().numpy() for name in record["parameters"]}
+    np.savez_compressed(tmp_path / "masks.npz", masks=np.array(json.dumps([record])), **numbers)
+    np.testing.assert_array_equal(learned.read(tmp_path)[0].weight(), mask.weight().detach().numpy())
