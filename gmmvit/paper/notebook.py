@@ -89,10 +89,11 @@ def learned_masks(run: Mapping | None) -> dict[str, learned.LearnedMask]:
 
 
 def by_grid(masks: Mapping[str, learned.LearnedMask]) -> dict[Grid, dict[str, np.ndarray]]:
-    """The weights of the masks on each token grid, by layer."""
+    """The weights of the masks on each token grid, by layer; masks without weights are left out."""
     grids: dict[Grid, dict[str, np.ndarray]] = {}
     for name, mask in masks.items():
-        grids.setdefault(mask.grid, {})[name] = mask.weight()
+        if (weight := mask.weight()) is not None:
+            grids.setdefault(mask.grid, {})[name] = weight
     return grids
 
 

@@ -14,12 +14,11 @@ from ..core.grids import layout, squared_distances
 from ..core.maps import attention_maps
 from ..core.products import at_rest
 from .moved import Start, attention_and_key, shape
-from .rows import UNLEARNED
+from .rows import LEAST, UNLEARNED
 
 FILE = "layers.csv"  # in the folder of a run
 MEASURES = "entropy", "uniform", "distance", "moved", "near", "corner"
 COLUMNS = "epoch", "layer", *MEASURES
-LEAST = 0.01  # of their spread: masks that moved less did not learn
 AT_ONCE = 64 * 32 * 32  # pixels of the images that are looked at together: their maps of all layers are held
 UNROLLED = "MaskUnitAttention"  # Hiera's, whose tokens are not row by row
 

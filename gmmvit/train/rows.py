@@ -27,7 +27,7 @@ START_OPTIONS = {  # of gmmvit.train.start
     "pretrained_file": str,
     "reset_positions": bool,
 }
-UNLEARNED = "did not learn"  # what is said of masks that moved less than 1 % of their spread (train.layers)
+LEAST, UNLEARNED = 0.01, "did not learn"  # what is said of masks that moved less than this share of their spread
 MASK_STARTS = {"start": Literal["paper", "neutral"]}
 
 
