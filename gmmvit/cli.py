@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--params", type=Path, metavar="FILE", help="the file with the rows: the project's params.yaml")
     verb.add_argument("--dataset")
     verb.add_argument("--model")
-    verb.add_argument("--mask", help="gmm, elm, gab or none")
+    verb.add_argument("--mask", help="a name of `gmmvit masks`, or none")
     verb.add_argument("--recipe", help="short, smoke, gmm, gab-finetune, gab-imagenet, deit-transmix, coco-3x, ...")
     verb.add_argument("--seed", type=int)
     verb.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, such as epochs=3")

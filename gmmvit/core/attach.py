@@ -124,7 +124,7 @@ def _attach(
     return sites
 
 
-for _name in MASKS:
+for _name in filter(options_of, MASKS):
     _said = (f"    - `{option}` ({default!r}): {words}" for option, (default, words) in options_of(_name).items())
     attach.__doc__ = (attach.__doc__ or "") + "\n".join(["", f"    Options of {_name!r}:", "", *_said, "    "])
 

@@ -298,6 +298,18 @@ def test_a_neutral_start_leaves_a_model_as_it_is_and_can_learn(name, kind, model
     assert useful == set(learned)
 
 
+@pytest.mark.parametrize("name", ("gmb", "temperature"))
+def test_a_model_on_a_device_gives_what_the_cpu_gives(name, models, device):
+    model, images = copy.deepcopy(models["vit"]), torch.randn(2, 3, 32, 32)
+    torch.manual_seed(1)
+    for site in gmmvit.attach(model, name, start="paper"):
+        for parameter in site.mask.parameters():
+            torch.nn.init.normal_(parameter, 1, 0.5)
+    other = copy.deepcopy(model).to(device)
+    expected, found = backward(model, images), backward(other, images.to(device))
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
+
+
 def test_no_patch_attends_to_itself_and_mixed_heads_stay_finite(models):
     model = copy.deepcopy(models["vit"])
     gmmvit.attach(model, "diagonal")
