@@ -1,5 +1,7 @@
 """What the tests share: the device, and models whose every weight is drawn anew."""
 
+import os
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -7,9 +9,17 @@ import torch
 import torch.nn as nn
 from pretend import backward_works, environment, pretended
 from pretend_kernels import flex_attention
-from pretend_process import inside, pytest_pyfunc_call, pytest_runtest_logreport  # noqa: F401  hooks
 
 from gmmvit.core import ways
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Starts pytest once more with what backward on the pretend GPU needs, which must be there before torch is."""
+    if backward_works() or torch.cuda.is_available() or hasattr(config, "workerinput") or environment()[0] is None:
+        return
+    config.pluginmanager.getplugin("capturemanager").stop_global_capturing()  # gives back the terminal
+    sys.stdout.flush()
+    os.execve(sys.executable, sys.orig_argv, environment()[0])
 
 
 def devices(*marks: pytest.MarkDecorator) -> list:
@@ -30,17 +40,17 @@ def device(request, monkeypatch):
         monkeypatch.setitem(ways.TABLE, "cpu", ways.TABLE["cuda"])
         monkeypatch.setattr("gmmvit.core.together.on_gpu", lambda tensor: True)
         monkeypatch.setattr("torch.nn.attention.flex_attention.flex_attention", flex_attention)
-    if request.param != "pretend":
-        yield torch.device(request.param.split(",")[0])
-    elif inside():
+    if request.param == "pretend":
         with _pretended(backward=True)():
             yield torch.device("cuda")
     else:
-        yield
+        yield torch.device(request.param.split(",")[0])
 
 
 def _pretended(backward: bool):
     """What makes the pretend GPU; the test is skipped where it cannot do what is asked."""
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here: CUDA_VISIBLE_DEVICES= hides it from the pretend one")
     if backward and not backward_works():
         pytest.skip(environment()[1])
     return pretended
@@ -49,13 +59,13 @@ def _pretended(backward: bool):
 @pytest.fixture(params=devices()[2:])
 def forward_gpu(request):
     """A GPU, pretend or real, for what needs no backward: `with forward_gpu() as gpu:` (None where it is real)."""
-    return nullcontext if request.param == "cuda" else _pretended(backward=False) if inside() else None
+    return nullcontext if request.param == "cuda" else _pretended(backward=False)
 
 
 @pytest.fixture(params=devices()[2:])
 def gpu(request):
     """The same for backward as well."""
-    return nullcontext if request.param == "cuda" else _pretended(backward=True) if inside() else None
+    return nullcontext if request.param == "cuda" else _pretended(backward=True)
 
 
 def redraw(model: nn.Module, image: torch.Tensor, seed: int = 0) -> nn.Module:

@@ -13,9 +13,9 @@ Not emulated: kernels and their races, NCCL, memory and its limits, speed, what 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
@@ -218,11 +218,13 @@ def environment() -> tuple[dict[str, str] | None, str]:
         return None, "backward on the pretend GPU needs Linux and a torch that was built for CUDA"
     if compiler is None:
         return None, "backward on the pretend GPU needs a C compiler (cc)"
-    folder = tempfile.mkdtemp(prefix="gmmvit-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    library, source = Path(folder) / "shim.so", Path(__file__).with_name("shim.c")
-    name = "-Wl,-soname,libcuda.so.1"  # so that torch finds it where it looks for the driver
-    subprocess.run([compiler, "-shared", "-fPIC", name, "-o", library, source], check=True)
+    source = Path(__file__).with_name("shim.c")
+    library = Path(tempfile.gettempdir()) / f"gmmvit-{os.getuid()}-{hashlib.sha256(source.read_bytes()).hexdigest()}.so"
+    if not library.exists():
+        name = "-Wl,-soname,libcuda.so.1"  # so that torch finds it where it looks for the driver
+        part = library.with_suffix(f".{os.getpid()}")
+        subprocess.run([compiler, "-shared", "-fPIC", name, "-o", part, source], check=True)
+        part.replace(library)
     return {**os.environ, "LD_PRELOAD": str(library), "CUDA_VISIBLE_DEVICES": ""}, ""
 
 
