@@ -12,6 +12,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/pip install -q --disable-pip-version-check
 
 ROWS = $(BIN)/python pipeline/rows_queue.py $(JOBS)
+TESTS = $(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(or $(JOBS),2) --dist worksteal)
 
 # The commands of dvc.yaml call python, papermill and gmmvit by name: they are to be this environment's.
 export PATH := $(abspath $(BIN)):$(PATH)
@@ -48,12 +49,12 @@ rows: $(STAMP) profile ## the rows alone; JOBS=4 at a time (else one on each GPU
 profile: $(STAMP) # puts PROFILE in force; a params.yaml that is none of the profiles' is kept as params.yaml.old
 	@$(if $(PROFILE),$(BIN)/python -m gmmvit.paper.project "$(PROFILE)")
 
-test: $(STAMP) ## all tests, and the notebooks against their outputs; ARGS="-k masks" are given to pytest, without the notebooks
-	$(BIN)/pytest $(ARGS)
+test: $(STAMP) ## all tests, JOBS=2 at a time, and the notebooks against their outputs; ARGS="-k masks" is given to one pytest alone
+	$(TESTS)
 	$(if $(ARGS),,$(BIN)/pytest --nbval --nbval-current-env notebooks)
 
 quick: $(STAMP) ## the tests that are not marked slow
-	$(BIN)/pytest -m "not slow" $(ARGS)
+	$(TESTS) -m "not slow"
 
 docs: $(STAMP) ## the pages of docs/ with an API reference, as a site in build/site
 	$(BIN)/mkdocs build

@@ -19,7 +19,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.pluginmanager.getplugin("capturemanager").stop_global_capturing()  # gives back the terminal
     sys.stdout.flush()
-    os.execve(sys.executable, sys.orig_argv, environment()[0])
+    os.execve(sys.executable, sys.orig_argv, {"OMP_NUM_THREADS": "1"} | environment()[0])  # small models: one core each
 
 
 def devices(*marks: pytest.MarkDecorator) -> list:

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import fx
 from torch.overrides import TorchFunctionMode
 
+from .alike import traced
 from .apart import KERNELS, LAYERS, take_apart
-from .trace import Untraceable, behind, bind, exported, own_forward, tensors_of, trace
+from .trace import Untraceable, behind, bind, exported, own_forward, tensors_of
 
 
 def softmax_layer(layer: nn.Softmax, scores: torch.Tensor) -> torch.Tensor:
@@ -221,9 +222,9 @@ def mixes_channels(call: Call) -> bool:
 
 def _traced(call: Call) -> fx.Graph:
     try:
-        graph = trace(call.module, own_forward(call.module), call.arguments)
+        graph = traced(call.module, own_forward(call.module), call.arguments)
     except Untraceable:
-        graph = trace(call.module, own_forward(call.module), call.arguments, shapes=True)
+        graph = traced(call.module, own_forward(call.module), call.arguments, shapes=True)
     take_apart(graph, LAYERS)
     return graph
 

@@ -17,13 +17,13 @@ import torch.nn as nn
 from timm.layers import RelPosBias, RelPosMlp
 from torch import fx
 
+from .alike import traced
 from .apart import KERNELS, LAYERS, take_apart, with_attn_mask
 from .masks import SpatialMask
 from .products import FUSED_CALLS, Product, fused_attention, is_plain, product_nodes, softmax_layer
-from .trace import Untraceable, behind, exported, own_forward, trace
+from .trace import CHILD, Untraceable, behind, exported, own_forward
 from .ways import EXPLICIT, FLEX, FUSED, flexed
 
-CHILD = "spatial_masks"  # the container of a module's masks
 ADDITIONS = (operator.add, torch.add, "add")
 HOLDERS = (RelPosMlp, RelPosBias)  # called with the scores, to which they add get_bias()
 
@@ -31,7 +31,7 @@ HOLDERS = (RelPosMlp, RelPosBias)  # called with the scores, to which they add g
 def graph_of(module: nn.Module, arguments: tuple, way: str = EXPLICIT, shapes: bool = False) -> fx.Graph:
     """The graph of a module's forward by one way, with its masks in it where it has some."""
     with fused_attention(module, on=way != EXPLICIT):
-        graph = trace(module, own_forward(module), arguments, shapes)
+        graph = traced(module, own_forward(module), arguments, shapes)
     take_apart(graph, LAYERS)
     if way == EXPLICIT:
         take_apart(graph, KERNELS)

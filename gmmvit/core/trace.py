@@ -15,6 +15,7 @@ from torch import fx
 
 from .errors import first_line
 
+CHILD = "spatial_masks"  # the container of a module's masks
 TENSOR = "tensor"  # stands for a tensor in the pattern of a call's arguments
 
 

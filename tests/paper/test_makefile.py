@@ -125,7 +125,8 @@ def test_make_installs_once_and_again_after_the_requirements_changed(make, tmp_p
 
 def test_make_test_checks_the_notebooks_too_unless_told_what_to_test(make):
     make("test")
-    assert make("test")[1] == ["pytest ", "pytest --nbval --nbval-current-env notebooks"]
+    assert make("test")[1] == ["pytest -n 2 --dist worksteal", "pytest --nbval --nbval-current-env notebooks"]
+    assert make("test", "JOBS=4")[1][0] == "pytest -n 4 --dist worksteal"
     assert make("test", "ARGS=-x")[1] == ["pytest -x"]
 
 
