@@ -120,7 +120,7 @@ def _entry_point(name: str) -> Callable[..., nn.Module]:
             feature_cfg={"feature_cls": "getter", "out_indices": 3},
             **model_options,
         )
-        if pool not in (None, model.global_pool):
+        if pool not in (None, getattr(model, "global_pool", pool)):  # features alone have no readout
             raise TypeError(f"global_pool: expected the readout {readout!r} to say it, got {pool!r}")
         explicit_attention_on_cpu(model)
         if mask is not None:

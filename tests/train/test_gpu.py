@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import gmmvit
+from gmmvit import fetch
 from gmmvit.core.transmix import TransMix
 from gmmvit.fetch import shapes
 from gmmvit.models import create_model
@@ -187,6 +188,7 @@ def test_detection_and_segmentation(dataset, recipe, mask, gpu, tmp_path, monkey
     monkeypatch.setenv("GMMVIT_DATA", str(tmp_path))
     shapes.write_coco(tmp_path / "coco-shapes", {"train": 5, "test": 3})
     shapes.write_ade(tmp_path / "ade20k-shapes", {"train": 5, "test": 3})
+    fetch.obtain(dataset)
     settings = {"batch": 2, "epochs": 1, "epoch_steps": 2, "width": 16, "precision": "float32"}
     if dataset == "coco-shapes":
         settings["regions"] = 16
