@@ -8,6 +8,8 @@ import pytest
 import yaml
 from test_pipeline import ROOT, STAGES, copy_of_the_project, environment
 
+from gmmvit.cli import main
+
 PWN = "touch PWN"
 ROWS = (f"a$({PWN})", f"a`{PWN}`", f"a; {PWN};", f"a' ; {PWN} ; '", f'a"; {PWN}; "', f"a\n{PWN}\n")
 PROFILES = (f"p; {PWN};", f"p$({PWN})", "../../victim")
@@ -66,11 +68,12 @@ def tried(place, *words):
     return said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind, name", CASES)
-def test_dvc_repro_stops_at_the_check(place, kind, name):
+def test_the_check_that_every_stage_comes_after_refuses_the_name(place, kind, name, monkeypatch, capsys):
     write(place, kind, name)
-    assert "expected letters, digits" in tried(place, "dvc", "repro")
+    monkeypatch.chdir(place)
+    assert main(["check"]) != 0
+    assert "expected letters, digits" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -80,7 +83,7 @@ def test_the_worst_names_do_nothing_on_every_path(place, kind, name):
     row = name if kind == "row" else "a"
     stages = [f"run@{row}", f"data@{name if kind == 'set' else 'cifar10-mini'}"]
     paths = [["dvc", "repro", stage] for stage in stages] + [["dvc", "repro", "-s", stage] for stage in stages]
-    paths += [["dvc", "repro", "--keep-going"], ["python", "pipeline/repro.py", "-s", stages[0]]]
+    paths += [["dvc", "repro"], ["dvc", "repro", "--keep-going"], ["python", "pipeline/repro.py", "-s", stages[0]]]
     paths += [[*MAKE, "repro"], [*MAKE, "rows"], [*MAKE, "repro", "KEEP_GOING=1"]]
     for words in paths:
         said = tried(place, *words)

@@ -228,18 +228,18 @@ def test_make_rows_stopped_stops_its_rows_waits_for_them_and_says_one_sentence(m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", (["rows"], ["repro", "KEEP_GOING=1"]))
 @pytest.mark.parametrize("name", ("../../victim", "x; touch PWN", "$(touch PWN)", "`touch PWN`", '"a"; touch PWN #'))
-def test_no_profile_runs_a_command_or_leads_out_of_the_project(make, tmp_path, verb, name):
+def test_no_profile_runs_a_command_or_leads_out_of_the_project(make, tmp_path, name):
     victim = tmp_path.parent / "victim" / "partial"  # what reports/../../victim/partial is
     victim.mkdir(parents=True, exist_ok=True)
     make("repro")
     params = PARAMS.format(json.dumps(name))
     (tmp_path / "params.yaml").write_text(params)
-    result, calls = make(*verb)
-    assert result.returncode != 0 and "profile: expected letters" in result.stdout + result.stderr
-    assert victim.is_dir() and not list(tmp_path.rglob("PWN"))
-    assert calls == []
+    for verb in (["rows"], ["repro", "KEEP_GOING=1"]):
+        result, calls = make(*verb)
+        assert result.returncode != 0 and "profile: expected letters" in result.stdout + result.stderr
+        assert victim.is_dir() and not list(tmp_path.rglob("PWN"))
+        assert calls == []
 
 
 def test_a_dry_run_of_make_runs_nothing(make):
