@@ -76,7 +76,8 @@ def _measures(model: nn.Module, name: str, weights: torch.Tensor, size: tuple[in
     measured = {"entropy": entropy.mean().item(), "uniform": math.log(weights.shape[-1])}
     layer = model.get_submodule(name)
     places = [layout(model, tokens, size, layer) for tokens in weights.shape[-2:]]
-    if None in places or weights.shape[-2] == 1 or type(layer).__name__ == UNROLLED:
+    unordered = type(layer).__name__ == UNROLLED or hasattr(layer, "halo_size")  # whose keys lie around the queries
+    if None in places or weights.shape[-2] == 1 or unordered:
         return measured  # a class token alone asks, or it is not known which patch is where
     (grid, before), (key_grid, key_before) = places
     distances, index = squared_distances(grid, key_grid)
