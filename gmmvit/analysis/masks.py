@@ -10,17 +10,20 @@ from scipy import stats
 from scipy.optimize import least_squares
 
 from ..core.grids import Grid, patch_centres, squared_distances
+from ..core.masks import MASKS
 from ..train.learned import LearnedMask
 
 SIGMAS = np.geomspace(0.25, 1024, 37)  # widths tried for each further kernel, in steps; the last is a constant
 REFINED = 3  # of these starts, how many are refined
 VOID = 1e-4  # relative size of the directions of alpha that are left out: huge kernels of opposite sign that cancel
-STEPS = {  # of the method: what their numbers are
+MASKED = {  # the steps of a mask that is a factor: what their numbers are
     "S = QKᵀ/√d": "score",
     "M": "mask weight",
     "M ⊙ S": "masked score",
     "softmax(M ⊙ S)": "attention",
 }
+BIASED = {"S = QKᵀ/√d": "score", "B": "bias", "S + B": "biased score", "softmax(S + B)": "attention"}
+STEPS = MASKED | BIASED
 
 
 class Regularities(NamedTuple):
@@ -30,6 +33,14 @@ class Regularities(NamedTuple):
     self_z: np.ndarray  # (heads,) mean of the diagonal of the z-scored mask: (mean diagonal - mean) / sd of all entries
     decay_weight: np.ndarray  # (heads,) Spearman's rank correlation of the weight with distance, diagonal left out
     decay_size: np.ndarray  # (heads,) the same of |weight|
+    distance: np.ndarray  # (bins,) mean distance of the pairs of a bin, in steps of the grid
+    weight: np.ndarray  # (heads, bins) their mean weight
+    spread: np.ndarray  # (heads, bins) the standard deviation of their weights
+
+
+class Steps(NamedTuple):
+    """Masks (heads, N, N) by the distance of query and key."""
+
     distance: np.ndarray  # (bins,) mean distance of the pairs of a bin, in steps of the grid
     weight: np.ndarray  # (heads, bins) their mean weight
     spread: np.ndarray  # (heads, bins) the standard deviation of their weights
@@ -51,22 +62,27 @@ def regularities(weight: np.ndarray, grid: Grid) -> Regularities:
     sd = weight.std((1, 2))
     z = np.divide(own.mean(1) - weight.mean((1, 2)), sd, where=sd > 0, out=np.full(len(sd), np.nan))
 
-    step = np.rint(distance).astype(int).ravel()
-    count = np.bincount(step)
-    flat = weight.reshape(len(weight), -1)
-    means = np.stack([np.bincount(step, each) / count for each in flat])
-    squares = np.stack(
-        [np.bincount(step, (each - mean[step]) ** 2) / count for each, mean in zip(flat, means, strict=True)]
-    )
+    steps = by_step(weight, grid)
     return Regularities(
         self_difference=own.mean(1) - rest.mean(1),
         self_z=z,
         decay_weight=np.array([_rank_correlation(distance[~diagonal], each) for each in rest]),
         decay_size=np.array([_rank_correlation(distance[~diagonal], np.abs(each)) for each in rest]),
-        distance=np.bincount(step, distance.ravel()) / count,
-        weight=means,
-        spread=np.sqrt(squares),
+        distance=steps.distance,
+        weight=steps.weight,
+        spread=steps.spread,
     )
+
+
+def by_step(weight: np.ndarray, grid: Grid) -> Steps:
+    """The mean weight of masks (heads, N, N) by distance, in bins of distances rounded to whole steps."""
+    weight, distance = _square(weight, grid), np.sqrt(_d2(grid)).ravel()
+    step = np.rint(distance).astype(int)
+    count = np.bincount(step)
+    flat = weight.reshape(len(weight), -1)
+    means = np.stack([np.bincount(step, each) / count for each in flat])
+    squares = [np.bincount(step, (each - mean[step]) ** 2) / count for each, mean in zip(flat, means, strict=True)]
+    return Steps(np.bincount(step, distance) / count, means, np.sqrt(np.stack(squares)))
 
 
 def by_distance(weight: np.ndarray, grid: Grid) -> Explained:
@@ -191,18 +207,39 @@ def _gaussians(d2: np.ndarray, logs: np.ndarray) -> np.ndarray:
 
 
 def mixing(mask: LearnedMask, head: int = 0) -> dict[str, np.ndarray]:
-    """alpha_k exp(-d2 / (2 sigma_k^2)) of each kernel by relative position, and their sum M, (2n - 1, 2n - 1) each."""
-    parts, learned = {}, mask.parameters
+    """alpha_k exp(-d2 / (2 sigma_k^2)) of each kernel by relative position, and their sum, (2n - 1, 2n - 1) each.
+
+    Of a GMM that began neutral, also the base that is added to them; a bias has its kernels just so.
+    """
+    learned, whole = mask.parameters, relative_kernel(mask.weight()[head], mask.grid)
+    if not {"sigma", "alpha"} <= learned.keys():
+        raise ValueError(f"{mask.name}: expected a mixture of Gaussians (gmm or gmb), got {mask.kind!r}")
+    base, parts = float(mask.buffers.get("base", mask.options.get("base", 0.0))), {}  # older records: an option
     for k, (sigma, alpha) in enumerate(zip(learned["sigma"][:, head], learned["alpha"][:, head], strict=True)):
-        one = replace(mask, parameters={name: values[k : k + 1] for name, values in learned.items()})
+        numbers = {name: values[k : k + 1] for name, values in learned.items()}
+        one = replace(mask, parameters=numbers, options=mask.options | {"kernels": 1})
         label = f"α = {alpha:.2f}, |σ| = {abs(sigma):.1f}".replace("-", "−")
-        parts[label] = relative_kernel(one.weight()[head], mask.grid)
-    return parts | {"their sum M": relative_kernel(mask.weight()[head], mask.grid)}
+        parts[label] = relative_kernel(one.weight()[head], mask.grid) - base
+    parts |= {f"base = {base:g}": np.full_like(whole, base)} if base else {}
+    return parts | {f"their sum {'B' if _added(mask) else 'M'}": whole}
 
 
 def masking(scores: np.ndarray, mask: LearnedMask, head: int = 0) -> dict[str, np.ndarray]:
-    """Scores S = Q K^T / sqrt(d) of one head, its mask M, their product, and the softmax of it, (N, N) each."""
-    scores, weight = np.asarray(scores, dtype=np.float64), mask.weight()[head]
-    raised = np.exp(weight * scores - (weight * scores).max(-1, keepdims=True))
+    """Scores S = Q K^T / sqrt(d) of one head, its mask M or bias B, what it makes of them, and the softmax of that.
+
+    (N, N) each; STEPS says what their numbers are.
+    """
+    weight = mask.weight()
+    if weight is None or mask.where != "scores":
+        raise ValueError(f"{mask.name}: expected a mask of weights on the scores, got {mask.kind!r}")
+    scores, weight = np.asarray(scores, dtype=np.float64), weight[min(head, len(weight) - 1)]
+    masked = scores + weight if _added(mask) else weight * scores
+    raised = np.exp(masked - masked.max(-1, keepdims=True))
     attention = raised / raised.sum(-1, keepdims=True)
-    return dict(zip(STEPS, (scores, weight, weight * scores, attention), strict=True))
+    signs = BIASED if _added(mask) else MASKED
+    return dict(zip(signs, (scores, weight, masked, attention), strict=True))
+
+
+def _added(mask: LearnedMask) -> bool:
+    """Whether a mask is added to the scores, and not multiplied into them."""
+    return bool(getattr(MASKS[mask.kind], "additive", False))

@@ -46,10 +46,10 @@ def mask_grid(masks: Mapping[str, np.ndarray], grid: Grid | None = None, query: 
     for layer, (name, mask) in enumerate(shown.items()):
         line = places[layer] if heads > 1 else places.flat[layer : layer + 1]
         for head, (axes, weight) in enumerate(zip(line, mask, strict=False), 1):
-            image = _signed(axes, weight, widest)
+            image = signed(axes, weight, widest)
             axes.set(visible=True, title=name if heads == 1 else f"head {head}" if layer == 0 else "")
             if query is not None:
-                axes.add_patch(_cell(*query))
+                axes.add_patch(framed(*query))
         if heads > 1:
             _called(line, name)
     figure.colorbar(image, ax=places, label="mask weight", pad=0.01, aspect=10 * lines, shrink=0.8)
@@ -72,8 +72,8 @@ def reverse_convolution(kernel: np.ndarray, label: str = "mask weight") -> Figur
     for axes, (colour, (row, column)) in zip(parts, queries.items(), strict=True):
         corner = (-column - 0.5, -row - 0.5)
         whole.add_patch(Rectangle(corner, columns, rows, fill=False, edgecolor=colour, linewidth=1.5, clip_on=False))
-        _signed(axes, sliced(kernel, (row, column)), limit)
-        axes.add_patch(_cell(row, column))
+        signed(axes, sliced(kernel, (row, column)), limit)
+        axes.add_patch(framed(row, column))
         axes.set_title(f"query in row {row + 1},\ncolumn {column + 1}")
         axes.spines[:].set(color=colour, linewidth=1.5, visible=True)
     figure.colorbar(image, ax=[whole, *parts], label=label, shrink=0.8, pad=0.01)
@@ -133,7 +133,7 @@ def _relative(axes, kernel: np.ndarray, limit: float = 0.0):
     """An image of weights by relative position, whose axes count from the query to the key."""
     rows, columns = grid_of_kernel(kernel)
     extent = -columns + 0.5, columns - 0.5, rows - 0.5, -rows + 0.5
-    image = _signed(axes, kernel, limit, extent) if limit else _weights(axes, kernel, extent)
+    image = signed(axes, kernel, limit, extent) if limit else _weights(axes, kernel, extent)
     axes.set(xlabel="columns from query to key", ylabel="rows from query to key")
     axes.set_xticks([1 - columns, 0, columns - 1])
     axes.set_yticks([1 - rows, 0, rows - 1])
@@ -143,17 +143,17 @@ def _relative(axes, kernel: np.ndarray, limit: float = 0.0):
 def _weights(axes, matrix: np.ndarray, extent: tuple | None = None):
     """An image whose white is zero; where no number lies on the other side of zero, from the least to the most."""
     if np.min(matrix) < 0 < np.max(matrix):
-        return _signed(axes, matrix, np.abs(matrix).max(), extent)
+        return signed(axes, matrix, np.abs(matrix).max(), extent)
     return _bare(axes).imshow(matrix, cmap=POSITIVE, extent=extent)
 
 
-def _signed(axes, weight: np.ndarray, limit: float, extent: tuple | None = None):
+def signed(axes, weight: np.ndarray, limit: float, extent: tuple | None = None):
     """An image whose white is zero."""
     limit = limit or 1.0
     return _bare(axes).imshow(weight, cmap=SIGNED, vmin=-limit, vmax=limit, extent=extent)
 
 
-def _cell(row: int, column: int) -> Rectangle:
+def framed(row: int, column: int) -> Rectangle:
     """A frame around one patch, which hides nothing of it."""
     return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8)
 
@@ -226,7 +226,7 @@ def seen_by_queries(kernels: Mapping[str, np.ndarray]) -> Figure:
         for axes, n in zip(line, queries, strict=True):
             query = divmod(n, columns)
             image = _bare(axes).imshow(sliced(kernel, query), cmap=POSITIVE, vmin=kernel.min(), vmax=kernel.max())
-            axes.add_patch(_cell(*query))
+            axes.add_patch(framed(*query))
         _called(line, name)
         figure.colorbar(image, ax=list(line), pad=0.01, aspect=10, label="position bias")
     return figure

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.special import softmax
 
 import gmmvit
-from gmmvit.analysis.masks import by_distance, fit_mixtures, mixing, regularities, relative_kernel
+from gmmvit.analysis.masks import BIASED, by_distance, fit_mixtures, masking, mixing, regularities, relative_kernel
 from gmmvit.train import learned
 
 GRID = (6, 8)
@@ -155,11 +156,40 @@ def test_a_constant_mask_cannot_be_fitted():
         fit_mixtures(np.ones((48, 48)), GRID)
 
 
-def test_kernels_of_a_mixture_add_up_to_the_mask(tmp_path):
-    model = gmmvit.create_model("vit_d6", mask="gmm", kernels=3)
-    learned.save(model, tmp_path)
-    mask = learned.read(tmp_path)[0]
-    *parts, whole = mixing(mask, head=2).values()
-    assert len(parts) == 3 and whole.shape == (15, 15)
+def learned_masks(folder, mask, **options):
+    """The masks of a small model, as a run of it would leave them."""
+    torch.manual_seed(0)
+    model = gmmvit.create_model("vit_xs", mask=mask, **options)
+    for parameter in (each for name, each in model.named_parameters() if "alpha" in name):
+        parameter.data.normal_()
+    learned.save(model, folder)
+    return learned.read(folder)
+
+
+@pytest.mark.parametrize("mask, start, last", [("gmm", "paper", "M"), ("gmm", "neutral", "M"), ("gmb", "neutral", "B")])
+def test_kernels_of_a_mixture_add_up_to_the_mask(mask, start, last, tmp_path):
+    found = learned_masks(tmp_path, mask, kernels=3, start=start)[0]
+    *parts, whole = (kernels := mixing(found, head=2)).values()
+    base = ["base = 1"] if (mask, start) == ("gmm", "neutral") else []
+    assert list(kernels)[3:] == [*base, f"their sum {last}"] and whole.shape == (15, 15)
     np.testing.assert_allclose(sum(parts), whole, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(whole[7:, 7:], mask.weight()[2, 0].reshape(8, 8), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(whole[7:, 7:], found.weight()[2, 0].reshape(8, 8), rtol=1e-4, atol=1e-5)
+    alpha, sigma = found.parameters["alpha"][1, 2], found.parameters["sigma"][1, 2]
+    d2 = np.add.outer(np.arange(-7, 8) ** 2, np.arange(-7, 8) ** 2)
+    np.testing.assert_allclose(parts[1], alpha * np.exp(-d2 / (2 * (sigma**2 + 1e-5))), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_mixture_has_no_kernels_and_what_has_no_weights_no_steps(tmp_path):
+    with pytest.raises(ValueError, match=r"expected a mixture of Gaussians \(gmm or gmb\), got 'alibi'"):
+        mixing(learned_masks(tmp_path, "alibi")[0])
+    with pytest.raises(ValueError, match="expected a mask of weights on the scores, got 'rope'"):
+        masking(np.zeros((64, 64)), learned_masks(tmp_path, "rope")[0])
+
+
+def test_a_bias_is_added_to_the_scores(tmp_path):
+    scores = np.random.default_rng(0).normal(size=(64, 64))
+    bias = learned_masks(tmp_path, "alibi")[0]
+    steps = masking(scores, bias, head=1)
+    assert list(steps) == list(BIASED)
+    np.testing.assert_allclose(steps["S + B"], scores + bias.weight()[1])
+    np.testing.assert_allclose(steps["softmax(S + B)"], softmax(scores + bias.weight()[1], axis=-1))
