@@ -13,6 +13,7 @@ from timm.models import build_model_with_cfg, load_pretrained, register_model
 from ..core.attach import attach
 from ..core.errors import unknown
 from .cait import CaiT
+from .inits import INITS, initialise
 from .parts import Size, explicit_attention_on_cpu, side
 from .pit import PiT
 from .relpos import RelPosViT
@@ -20,7 +21,7 @@ from .swin import Swin
 from .t2t import T2T
 from .vit import SIZES, ViT
 
-__all__ = ["BACKBONES", "CaiT", "PiT", "RelPosViT", "Swin", "T2T", "ViT", "create_model"]
+__all__ = ["BACKBONES", "INITS", "CaiT", "PiT", "RelPosViT", "Swin", "T2T", "ViT", "create_model", "initialise"]
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "vit": partial(ViT, **SIZES["vit"]),
