@@ -164,25 +164,86 @@ def gains(points: pd.DataFrame) -> Figure | None:
 def kernels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure | None:
     """Gains over no mask by the number of kernels (gmmvit.paper.gmm): ours with 95 % intervals, published in grey.
 
-    One seed has no interval. None where there are no gains of ours.
+    One seed has no interval; each of our series has a colour. None where there are no gains of ours.
     """
-    datasets = ours.dataset.unique()
+    datasets, series = ours.dataset.unique(), list(ours.series.unique()) if len(ours) else []
     if not len(datasets):
         return None
     figure, (line,) = panels(min(PAGE, max(COLUMN, 1.9 * len(datasets))), 2.4, 1, len(datasets), sharey=True)
     for axes, dataset in zip(line, datasets, strict=True):
-        found, printed = ours[ours.dataset == dataset], published[published.dataset == dataset]
+        printed = published[published.dataset == dataset]
         axes.axhline(0, color="#444444", linewidth=0.8)
         if len(printed):
             axes.plot(printed.kernels, printed.gain, "D-", color=PUBLISHED, label="published")
-        half = (found.gain_high - found.gain).fillna(0)
-        words = "ours, 95 % interval" if half.any() else "ours, one seed"
-        axes.errorbar(found.label, found.gain, half, marker="o", color="C0", label=words)
+        for name, found in ours[ours.dataset == dataset].groupby("series", sort=False):
+            _with_intervals(axes, found.label, found, name, series.index(name))
         axes.set(xlabel="kernels", title=DATASETS.get(dataset, dataset))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    line[0].set_ylabel("gain over no mask (points)")
-    figure.legend(*_first_of_each(line), loc="outside upper center", ncols=2)
+    line[0].set_ylabel("gain over no mask\n(points, 95 % intervals)")
+    figure.legend(*_first_of_each(line), loc="outside upper center", ncols=3)
     return figure
+
+
+@styled
+def by_share(points: pd.DataFrame) -> Figure | None:
+    """Gains over no mask by the share of the images (gmmvit.paper.priors), a line with 95 % intervals for each arm.
+
+    None where no arm has gains at two shares.
+    """
+    points = points[points.gain.notna()] if len(points) else points
+    arms = [arm for arm, alike in points.groupby("arm", sort=False) if alike.share.nunique() > 1] if len(points) else []
+    if not arms:
+        return None
+    figure, ((axes,),) = panels(COLUMN, 2.7, 1, 1)
+    axes.axhline(0, color="#444444", linewidth=0.8)
+    for number, arm in enumerate(arms):
+        found = points[points.arm == arm].sort_values("share")
+        beside = 1 + 0.04 * (number - (len(arms) - 1) / 2)  # so that no interval hides another
+        _with_intervals(axes, 100 * found.share.astype(float) * beside, found, arm, number)
+    shares = sorted({100 * float(share) for share in points.share})
+    axes.set(
+        xlabel="share of the training images (%)", ylabel="gain over no mask\n(points, 95 % intervals)", xscale="log"
+    )
+    axes.set_xticks(shares, [f"{share:g}" for share in shares])
+    axes.set_xticks([], minor=True)
+    figure.legend(loc="outside upper center", ncols=min(len(arms), 3))
+    return figure
+
+
+@styled
+def by_axis(points: pd.DataFrame, titles: Mapping[str, str]) -> Figure | None:
+    """Accuracy (gmmvit.paper.robust: arm, axis, place, top1) along each axis {axis: its name}, a line for each arm.
+
+    None where nothing was measured. An axis of few places has these in even steps.
+    """
+    axes_there = [axis for axis in titles if len(points) and (points.axis == axis).any()]
+    if not axes_there:
+        return None
+    arms = list(points.arm.unique())
+    figure, grid = panels(PAGE, 0.7 + 2.1 * -(-len(axes_there) // 2), -(-len(axes_there) // 2), 2, len(axes_there))
+    for axes, axis in zip(grid.flat, axes_there, strict=False):
+        there = points[points.axis == axis]
+        places = sorted(there.place.unique())
+        for number, arm in enumerate(arms):
+            mean = there[there.arm == arm].groupby("place").top1.mean().reindex(places)
+            look = {
+                "color": f"C{number}",
+                "marker": ("o", "s", "^", "v")[number % 4],
+                "linestyle": ("-", "--")[number % 2],
+            }
+            axes.plot(range(len(places)), mean, label=arm, **look)
+        axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
+        axes.set(xlabel=titles[axis], ylabel="top-1 accuracy (%)")
+    figure.legend(*_first_of_each(grid.flat), loc="outside upper center", ncols=4)
+    return figure
+
+
+def _with_intervals(axes, x: Sequence[float], gains: pd.DataFrame, name: str, colour: int) -> None:
+    """A line of gains with their 95 % intervals; of one seed each, hollow dots without any."""
+    half = (gains.gain_high - gains.gain).fillna(0)
+    words, face = ("", f"C{colour}") if half.any() else (" (one seed)", "white")
+    look = {"color": f"C{colour}", "marker": ("o", "s", "^", "v")[colour % 4], "markerfacecolor": face}
+    axes.errorbar(x, gains.gain, half, label=name + words, **look)
 
 
 def _first_of_each(panels: Iterable) -> tuple[list, list]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..bench.harness import stock_speed
+from ..core import masks as registered
 from ..core.cost import cost
 from ..models import create_model
 from .names import MASKS, MODELS
@@ -22,8 +23,9 @@ def cost_table(model: str) -> Table:
         Column("macs_full", "MACs, all", ",d"),
         Column("depth", "attention layers", "d"),
     ]
+    masks = {"none": MASKS["none"]} | {mask: MASKS.get(mask, mask) for mask in registered.MASKS}
     return Table(
-        columns, [{"mask": title, **vars(cost(create_model(model, mask=mask)))} for mask, title in MASKS.items()]
+        columns, [{"mask": title, **vars(cost(create_model(model, mask=mask)))} for mask, title in masks.items()]
     )
 
 

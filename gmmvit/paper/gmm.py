@@ -18,6 +18,7 @@ from . import runs
 from .names import BACKBONES, DATASETS, MASKS, MODELS, readable
 from .published import table as published_table
 from .runs import DONE, LARGER, WITHIN, beside, filled, gains, history, numbers, scores, where
+from .starts import CELL, cell_of, usual
 from .tables import UNKNOWN, Column, Table, cell, missing, span
 
 COLUMNS = ("cifar10", "cifar100", "svhn", "tiny_imagenet")  # of the published tables
@@ -25,7 +26,8 @@ PASSES = find("gmm").epochs * find("gmm").passes  # of the paper's runs over the
 PLAIN = {"mask": "none", "readout": "mean", "share_heads": False, "underflow": False}  # what gains are measured against
 VARIED = ("dataset", "model", *PLAIN)
 FIXED = {"kernels": 5, "where": "scores"}
-FIXED |= dict.fromkeys(("sigma_init", "alpha_init", "decay_masks", *MIXING))  # not set: as mask and recipe have them
+FIXED |= {"freeze_masks": False, "fraction": 1}
+FIXED |= dict.fromkeys(("decay_masks", "init_weights", *MIXING))  # not set: as mask, model and recipe have them
 KEYS = ("dataset", "model", "mask", "readout", "share_heads")  # of the published numbers
 
 # ---- the main table -------------------------------------------------------------------------------------------------
@@ -68,7 +70,9 @@ def main_arms(frame: pd.DataFrame) -> pd.DataFrame:
     With the columns of VARIED, their "arm" in words, and the number "published" of it.
     """
     rows = filled(frame, **PLAIN)
+    cells = usual(rows)
     rows = where(rows, lambda row: all(row.set.get(key, value) == value for key, value in FIXED.items()))
+    rows = where(rows, lambda row: cell_of(row) == cells[row.mask])
     rows = rows[rows.model.isin(BACKBONES) & rows["mask"].isin(MASKS)]
     rows = runs.ordered(rows, dataset=rows.dataset.unique(), model=BACKBONES)
     rows = rows.assign(arm=[arm(keys) for keys in rows.to_dict("records")])
@@ -121,8 +125,10 @@ def main_curves(frame: pd.DataFrame) -> list[dict]:
 
 # ---- the ablations --------------------------------------------------------------------------------------------------
 
-BASE = {  # the paper's mask on ViT; an arm names what it has instead
-    "model": "vit",
+PAPERS = "vit"  # the model of the published numbers
+ABLATED = (PAPERS, "vit_xs")  # and one that a CPU trains long enough
+BASE = {  # the paper's mask on either of them; an arm names what it has instead
+    "model": None,
     "mask": "gmm",
     "readout": "mean",
     "share_heads": False,
@@ -131,12 +137,13 @@ BASE = {  # the paper's mask on ViT; an arm names what it has instead
     "alpha_init": (0.0, 2.0),
     "where": "scores",
 }
-SIGMAS = ((1, 1), (3, 3), (10, 0), (10, 10), (30, 10))  # mean, sd; with alpha 0, 2
+SIGMAS = ((1, 0), (1, 1), (3, 1), (3, 3), (10, 0), (10, 10), (30, 10))  # mean, sd; with alpha 0, 2
 ALPHAS = {"0, 0.5": (0, 0.5), "0, 2": (0, 2), "1/K, 0": (1 / BASE["kernels"], 0), "1, 0.2": (1, 0.2)}  # sigma 10, 10
 KERNELS = (1, 2, 3, 4, 5, 8, 10)
 DEPTHS = ("vit_d6", "vit", "vit_d15", "vit_d30", "vit_d30_108", "vit_d30_192", "vit_d60")
 
 COUNTS = {"kernels": {0: {"mask": "none"}} | {count: {"kernels": count} for count in KERNELS}}
+ADDED = {"kernels": {count: {"mask": "gmb", "kernels": count} for count in KERNELS}}  # the mixture as a bias
 INITIAL = {
     "initial sigma: mean, sd": {f"{mean}, {sd}": {"sigma_init": (mean, sd)} for mean, sd in SIGMAS},
     "initial alpha: mean, sd": {label: {"alpha_init": pair} for label, pair in ALPHAS.items()},
@@ -151,22 +158,39 @@ OTHERS = {
     "place of the mask": {"before the softmax": {}, "after the softmax": {"where": "probabilities"}},
 }
 DEPTH = {f"{SIZES[model]['depth']}, {SIZES[model]['embed_dim']}": {"model": model} for model in DEPTHS}
+DEPTH |= {label: {} for label, differs in DEPTH.items() if differs["model"] in ABLATED}
 CLAIMED = (("GMM, one for each head", "ELM"), ("after the softmax", "before the softmax"))  # compared in words alone
-ARMS = ("group", "label", "series", "dataset", "recipe", "published")  # what tells lines of the ablations apart
+ARMS = (
+    "group",
+    "label",
+    "series",
+    "dataset",
+    "model",
+    "recipe",
+    "published",
+)  # what tells lines of the ablations apart
 
 
-def differences(row: Row) -> dict:
-    """What a row has instead of the paper's mask on ViT."""
-    mixing = {key: row.set[key] for key in MIXING if key in row.set}
-    settings = {"model": row.model, "mask": row.mask, **row.model_options, **row.mask_options, **mixing}
-    return {key: value for key, value in settings.items() if value != BASE.get(key)}
+def differences(row: Row, cell: Mapping) -> dict:
+    """What a row has instead of the paper's mask on ViT, in the cell (gmmvit.paper.starts) of most of its like."""
+    others = {
+        key: row.set[key] for key in (*MIXING, *CELL, "freeze_masks", "fraction", "init_weights") if key in row.set
+    }
+    model = None if row.model in ABLATED else row.model
+    settings = {"model": model, "mask": row.mask, **row.model_options, **others, **row.mask_options}
+    base = BASE | dict(cell)
+    return {key: value for key, value in settings.items() if value != base.get(key)}
 
 
 def by_kernels(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the number of kernels; 0 is the model without a mask, which was published as a mask of one."""
+    """The rows of the number of kernels, of GMM and of GMB (a series); 0 is the model without a mask.
+
+    That was published as a mask of one kernel.
+    """
     theirs = numbers(published_table("gmm_kernels")["rows"])
-    theirs = theirs.assign(label=theirs.kernels.where(theirs["mask"] != "none", 0))
-    return beside(_panels(_usual(frame), COUNTS), theirs, ["dataset", "label"])
+    theirs = theirs.assign(label=theirs.kernels.where(theirs["mask"] != "none", 0), model=PAPERS, series="")
+    rows = pd.concat([_panels(_usual(frame), COUNTS), _panels(_usual(frame), ADDED).assign(series=MASKS["gmb"])])
+    return beside(rows, theirs, ["dataset", "model", "label", "series"])
 
 
 def initialisations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -186,6 +210,7 @@ def depths(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of depth and width, plain and with the mask (a series each)."""
     series = {"plain": {"mask": "none"}, "GMM": {}}
     panels = {name: {label: differs | mask for label, differs in DEPTH.items()} for name, mask in series.items()}
+    frame = frame[frame.model.isin(DEPTHS)]
     found = [_panels(_usual(frame), {"depth, width": panel}).assign(series=name) for name, panel in panels.items()]
     return pd.concat(found)
 
@@ -199,10 +224,12 @@ def _usual(frame: pd.DataFrame) -> pd.DataFrame:
 def _panels(frame: pd.DataFrame, panels: Mapping) -> pd.DataFrame:
     """The rows of panels of arms {group: {label: differences}}, once in each of which they are an arm."""
     frame = frame[frame.kind == "classification"].assign(group="", label="", series="", published=float("nan"))
-    own, found = frame.row.map(differences), [frame[:0]]
+    cells, found = usual(frame), [frame[:0]]
+    base = BASE | dict(cells.get("gmm", {}))
+    own = frame.row.map(lambda row: differences(row, cells["gmm" if row.mask == "gmm" else row.mask]))
     for group, arms in panels.items():
         for label, differs in arms.items():
-            differs = {key: value for key, value in differs.items() if value != BASE[key]}
+            differs = {key: value for key, value in differs.items() if value != base[key]}
             alike = frame[own.map(lambda each, arm=differs: each == arm).astype(bool)]
             found.append(alike.assign(group=group, label=pd.Series(label, alike.index, object)))
     return pd.concat(found)
@@ -211,8 +238,9 @@ def _panels(frame: pd.DataFrame, panels: Mapping) -> pd.DataFrame:
 def arms_table(*rows: pd.DataFrame) -> Table:
     """published | ours of arms; where the paper's number is not known it says so."""
     lines = scores(pd.concat(rows), ARMS)
-    lines = lines.assign(published_state=lines.published.isna().map({True: UNKNOWN, False: ""}))
-    return Table(["dataset", "group", "label", "series", "published", "ours"], readable(lines))
+    known = lines.published.notna() | ~lines.model.isin(DEPTHS)  # of other models there are none to be known
+    lines = lines.assign(published_state=known.map({False: UNKNOWN, True: ""}))
+    return Table(["dataset", "model", "group", "label", "series", "published", "ours"], readable(lines))
 
 
 def kernels_table() -> Table:
@@ -222,10 +250,12 @@ def kernels_table() -> Table:
 
 
 def kernel_gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """Gains over no mask by the number of kernels (label), on data sets with two numbers or more."""
-    found = gains(rows, {"label": 0}, ["dataset"]) if len(rows) else rows.assign(gain=[], gain_n=[])
-    found = found[found.gain_n > 0].sort_values(["label"], kind="stable")
-    return found[found.groupby("dataset").label.transform("size") > 1]
+    """Gains over no mask by the number of kernels (label), on data sets and models with two numbers or more."""
+    same = ["dataset", "model"]
+    found = gains(rows, {"label": 0, "series": ""}, same) if len(rows) else rows.assign(gain=[], gain_n=[])
+    found = found[found.gain_n > 0].sort_values(["series", "label"], kind="stable")
+    found = found[found.groupby([*same, "series"]).label.transform("size") > 1]
+    return found.assign(series=found.series.where(found.series != "", MASKS["gmm"]))
 
 
 def published_kernel_gains() -> pd.DataFrame:
@@ -236,11 +266,13 @@ def published_kernel_gains() -> pd.DataFrame:
 
 
 def no_curve(rows: pd.DataFrame) -> str:
-    """A line on the data sets that kernel_gains leaves out although masks were run on them."""
-    run = rows[(rows.state == DONE) & ~rows.dataset.isin(kernel_gains(rows).dataset)]
+    """A line on the data sets and models that kernel_gains leaves out although masks were run on them."""
+    drawn = kernel_gains(rows)
+    run = rows[rows.state == DONE].assign(place=_places(rows))
+    run = run[~(run.dataset + run.model).isin(drawn.dataset + drawn.model)]
     words = [
-        f"on {DATASETS.get(dataset, dataset)} there is " + " and ".join(map(_kernels, sorted(counts.unique())))
-        for dataset, counts in run.groupby("dataset", sort=False).label
+        f"on {place} there is " + " and ".join(map(_kernels, sorted(counts.unique())))
+        for place, counts in run.groupby("place", sort=False).label
     ]
     return f"Not drawn, as a curve needs no mask and two numbers of kernels: {'; '.join(words)}." if words else ""
 
@@ -252,25 +284,31 @@ def _kernels(count: int) -> str:
 def compared(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """The rows that were run and a line on panels of one arm, which compare nothing and are left out.
 
-    The panels ("group") name the data set where there are several.
+    The panels ("group") name the data set and the model where there are several.
     """
     run = rows[rows.state == DONE]
-    prefix = run.dataset.map(lambda name: f"{DATASETS.get(name, name)}: ")
-    alone = run.groupby(["dataset", "group"]).label.transform("nunique") < 2
-    words = (prefix + run.group + " (" + run.label.astype(str) + ")")[alone].unique()
+    place = _places(run) + ": "
+    alone = run.groupby(["dataset", "model", "group"]).label.transform("nunique") < 2
+    words = (place + run.group + " (" + run.label.astype(str) + ")")[alone].unique()
     told = f"Not drawn, as one arm alone was run: {'; '.join(words)}." if len(words) else ""
-    return run.assign(group=prefix + run.group if run.dataset.nunique() > 1 else run.group)[~alone], told
+    return run.assign(group=place + run.group if place.nunique() > 1 else run.group)[~alone], told
+
+
+def _places(rows: pd.DataFrame) -> pd.Series:
+    """The data set of each row by name, and its model where there are several."""
+    model = ", " + rows.model.map(lambda name: MODELS.get(name, name)) if rows.model.nunique() > 1 else ""
+    return rows.dataset.map(lambda name: DATASETS.get(name, name)) + model
 
 
 def others_found(rows: pd.DataFrame) -> str:
     """A sentence on what the paper says in words: the mixture beats the free mask; its place makes no difference."""
-    found = []
-    for dataset in rows[rows.state == DONE].dataset.unique():
+    found, rows = [], rows.assign(place=_places(rows))
+    for place in rows.place[rows.state == DONE].unique():
         for over, base in CLAIMED:
-            pair = rows[(rows.dataset == dataset) & rows.label.isin((over, base))]
-            for gain in gains(pair, {"label": base}, ["dataset", "recipe"]).to_dict("records"):
+            pair = rows[(rows.place == place) & rows.label.isin((over, base))]
+            for gain in gains(pair, {"label": base}, ["place", "recipe"]).to_dict("records"):
                 if not missing(gain["gain"]):
-                    words = f"{over} against {base} on {DATASETS.get(dataset, dataset)} {cell(gain, 'gain', '+.2f')}"
+                    words = f"{over} against {base} on {place} {cell(gain, 'gain', '+.2f')}"
                     found.append(f"{words}, {_as_published(gain, base)}")
     return f"Ours: {'; '.join(found)}." if found else ""
 

@@ -30,7 +30,23 @@ MODELS = (
     | {"vit_xs": "ViT-XS", "vit_relpos": "ViT (R)", "vit_heat": "ViT, 16 × 16 patches", "vit_wide": "ViT, wide"}
     | {"swin_small_patch4_window7_224": "Swin-S", "swin_micro": "Swin micro"}
 )
-MASKS = {"none": "plain", "gmm": "GMM", "elm": "ELM", "gab": "GAB"}
+MASKS = {
+    "none": "plain",
+    "gmm": "GMM",
+    "elm": "ELM",
+    "gab": "GAB",
+    "gmb": "GMB",
+    "temperature": "temperature",
+    "diagonal": "no diagonal",
+    "alibi": "ALiBi",
+    "slope": "learned slopes",
+    "manhattan": "Manhattan decay",
+    "kerple": "KERPLE",
+    "relbias": "position table",
+    "relmlp": "position MLP",
+    "gpsa": "GPSA",
+    "rope": "RoPE",
+}
 SCORES = {  # of metrics.json and history.csv, in per cent
     "top1": "top-1",
     "box_AP": "AP box",

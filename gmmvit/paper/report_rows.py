@@ -7,11 +7,11 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from ..train.rows import Row
+from ..train.rows import UNLEARNED, Row
 from . import report_cells
 from .names import SCORES
 from .profiles import Params
-from .runs import UNLEARNED, its_own, runs, unsound
+from .runs import its_own, runs, unsound
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,7 @@ from .names import DATASETS
 
 DONE, FAILED, NOT_RUN = "done", "failed", "not run"  # states of a row
 FIELDS = ("dataset", "model", "mask", "recipe", "seed", "kind")
-LOOKED = (
-    "entropy",
-    "distance",
-    "moved",
-    "learned",
-)  # of the layers of a run; older records have none of it
+LOOKED = ("entropy", "distance", "moved", "learned")  # of the layers of a run; older records have none of it
 LARGER, WITHIN = "larger than the seeds' spread", "within the seeds' spread"  # what a gain's interval says
 
 
@@ -169,9 +164,10 @@ def _state(n: int, planned: int, failed: int) -> str:
 
 
 def _notes(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series:
-    """Of each arm, UNLEARNED where that is so of all runs with masks that can learn, "1 of 3 did not learn", or ""."""
+    """Of each arm, UNLEARNED where that is so of all its masks, "1 of 3 did not learn" where of some, or ""."""
     learned = rows.learned.astype(object) if "learned" in rows else pd.Series(None, rows.index, object)
-    known = _arms(rows.assign(learned=learned.map({True: 0.0, False: 1.0})), by).learned.agg(["sum", "count"])
+    still = learned.map({True: 0.0, False: 1.0})
+    known = _arms(rows.assign(learned=still), by).learned.agg(["sum", "count"])
     words = [UNLEARNED if some == n else f"{some:.0f} of {n} {UNLEARNED}" for some, n in known.itertuples(index=False)]
     return pd.Series(words, known.index, object).where(known["sum"] > 0, "")
 
@@ -205,7 +201,8 @@ def _arms(rows: pd.DataFrame, by: Sequence[str]):
     """Groups in the order of their first rows."""
     alike = rows[rows.duplicated([*by, "seed"], keep=False)]
     if len(alike):
-        first, second, *_ = [each.name for each in alike[agree(alike, alike[[*by, "seed"]].iloc[0])].row]
+        which = alike.groupby([*by, "seed"], sort=False, dropna=False).ngroup()
+        first, second, *_ = [each.name for each in alike.row[which == which.iloc[0]]]
         raise ValueError(
             f"expected rows that differ in {', '.join(by)} or their seed, got {first!r} and {second!r}, which "
             f"differ in something else: group by that as well, or leave one out"

@@ -20,6 +20,7 @@ from .runs import DONE
 
 LAST, RESET = "trained", "positions\nre-initialised"  # lines of a figure
 LOOKED = "looked at"
+INSTRUMENT = "vit_xs"
 
 
 class View(NamedTuple):
@@ -40,9 +41,13 @@ class View(NamedTuple):
 
 
 def views(rows: pd.DataFrame) -> list[View]:
-    """A view of each model and arm: of its first data set and seed that were run; arms of ablations are left out."""
+    """A view of each model and arm: of its first data set and seed that were run; arms of ablations are left out.
+
+    So is the model of the comparison of priors, of which there are a dozen and which has a notebook of its own.
+    """
     found = {}
-    for each in rows[(rows.state == DONE) & (rows.kind == "classification")].itertuples():
+    rows = rows[(rows.state == DONE) & (rows.kind == "classification") & (rows.model != INSTRUMENT)]
+    for each in rows.itertuples():
         arm = _arm(each.row)
         if arm and (each.model, arm) not in found:
             view = _view(each.row, arm, each.folder)

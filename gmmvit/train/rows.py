@@ -20,7 +20,14 @@ from .recipes import RECIPES, Recipe, find
 if TYPE_CHECKING:
     from ..data import DataSet
 
-LENGTH = ("epochs", "warmup_epochs", "batch", "accumulate", "precision")  # settings that leave a row in its arm
+LENGTH = (
+    "epochs",
+    "warmup_epochs",
+    "batch",
+    "accumulate",
+    "precision",
+    "mask_lr",
+)  # settings that leave a row in its arm
 MODEL_OPTIONS = ("readout",)
 START_OPTIONS = {  # of gmmvit.train.start
     "pretrained": bool,

@@ -82,6 +82,7 @@ def test_gains_by_the_number_of_kernels_stand_beside_the_published_gains():
     one = {"label": 1, "gain": -0.5}
     five = {"label": 5, "gain": 2.0, "gain_low": 1.0, "gain_high": 3.0}
     ours = gains(*({"dataset": name, **each} for name in ("cifar10", "cifar10-mini") for each in (one, five)))
+    ours = ours.assign(series="GMM")
     published = pd.DataFrame({"dataset": ["cifar10"] * 2, "kernels": [2, 5], "gain": [0.59, 0.58]})
     left, right = charts.kernels(ours, published).axes
     zero, grey, line = left.lines[:3]

@@ -67,6 +67,7 @@ def made_up(_):
         for k in (1, 5, 10)
     ]
     ours = pd.DataFrame(ours, columns=["dataset", "label", "gain", "gain_low", "gain_high"])
+    ours = ours.assign(model="vit", series="GMM")
     yield charts.kernels(ours, gmm.published_kernel_gains())
     masks = notebook.bench("masks")
     yield charts.throughput(*costs.rates(masks))

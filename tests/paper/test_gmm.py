@@ -136,7 +136,7 @@ def test_other_arms_and_their_published_numbers():
         ("place of the mask", "before the softmax", ""): [50.0],
         ("place of the mask", "after the softmax", ""): [55.0],
     }
-    shown = {line[2]: line[4] for line in gmm.arms_table(lines).cells()}
+    shown = {line[3]: line[5] for line in gmm.arms_table(lines).cells()}
     assert shown == {
         "plain": "94.17",
         "ELM": "not established",
@@ -188,7 +188,7 @@ def test_one_number_of_kernels_is_no_curve():
 def test_arms_that_were_not_run_stay_in_the_table_and_out_of_the_figure():
     settings = {"share_heads": True}, {"where": "probabilities"}, {"dataset": "svhn"}, {"mask": "elm"}
     rows = gmm.others(ran({}, *settings, {"dataset": "svhn", "mask": "elm"}, only=(0, 3, 4, 5), failed=["row2"]))
-    told = {(line[0], line[2]): line[5] for line in gmm.arms_table(rows).cells()}
+    told = {(line[0], line[3]): line[6] for line in gmm.arms_table(rows).cells()}
     assert told["CIFAR-10", "GMM, shared by the heads"] == "not run"
     assert told["CIFAR-10", "after the softmax"] == "failed"
     compared, alone = gmm.compared(rows)

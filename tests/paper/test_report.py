@@ -390,7 +390,7 @@ def test_a_notebook_that_dvc_yaml_does_not_name_is_shown_too_and_one_that_was_no
     write_notebook(made[1] / "notebooks", "another", {"# One more": []})
     text = words(Page(report.write(*made)))
     assert text.index("Accuracy with a mask") < text.index("One more")
-    assert re.search(r"Not executed: the notebooks motivation .*, gab_heads", text)
+    assert re.search(r"Not executed: the notebooks priors .*, motivation .*, gab_heads", text)
 
 
 def test_a_notebook_that_broke_off_is_told_and_shown_as_far_as_it_came(made):
