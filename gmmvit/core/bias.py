@@ -20,7 +20,7 @@ class SpatialBias(SpatialMask):
 
     def __init__(self, grid: Grid, heads: int, *args: Any, **place: Any):
         super().__init__(grid, heads, *args, **place)
-        self.takes_product = self.rows == 1  # a bias that all heads share costs less inside their product
+        self.takes_product = self.share_heads  # a bias that all heads share costs less inside their product
 
     def forward(self, scores: torch.Tensor, key: torch.Tensor | None = None) -> torch.Tensor:
         """The scores with the bias added; or, of a query (..., Nq, d) and a key (..., d, Nk), their product with it."""

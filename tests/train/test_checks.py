@@ -68,7 +68,7 @@ def test_many_wrong_settings_are_told_together():
         ({"set": {"augmentation": "gm"}}, "unknown augmentation recipe 'gm'.*nearest is 'gmm'"),
         (
             {"mask": "elm", "set": {"kernels": 3}},
-            "kernels is an option of the mask gmm, but the mask of the row is elm",
+            "kernels is an option of the mask gmm and gmb, but the mask of the row is elm",
         ),
         ({"set": {"sigma": 3}}, "sigma is an option of the mask gab, but the mask of the row is none"),
         ({"set": {"img_size": 32}}, "img_size: expected no such setting"),
