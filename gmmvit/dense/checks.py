@@ -20,7 +20,7 @@ def problems(row: Row, processes: int = 1) -> list[str]:
         wrong.append(unknown("mask", row.mask, ["none", *MASKS]))
     unset, row = wrong_settings(row)
     wrong += unset
-    for option in ("readout", "reset_positions"):
+    for option in ("readout", "reset_positions", "init_weights"):
         if option in row.set:
             wrong.append(f"{option}: expected no such setting in a row of {row.recipe_settings.kind}")
     recipe = row.recipe_settings

@@ -18,7 +18,7 @@ from . import tasks
 from .checks import wrong_settings
 from .recipes import RECIPES
 from .rows import MODEL_OPTIONS, Row, split_counts
-from .start import position_parameters, unmasked_model
+from .start import fresh_model, position_parameters, unmasked_model
 
 
 def problems(row: Row, processes: int = 1) -> list[str]:
@@ -102,7 +102,20 @@ def _wrong_start(row: Row) -> list[str]:
         wrong.append("reset_positions: expected pretrained or pretrained_file too: other positions are fresh anyway")
     elif options.get("reset_positions") and not _has_positions(row.dataset, row.model):
         wrong.append(f"reset_positions: {row.model} has no position embedding or relative bias to draw anew")
+    if name := options.get("init_weights"):
+        wrong += ["init_weights: expected no pretrained weights, which would take their place"] if loaded else []
+        wrong += _wrong_init(row.dataset, row.model, name)
     return wrong
+
+
+@cache
+def _wrong_init(dataset: str, model: str, name: str) -> list[str]:
+    """What an initialisation objects to in a model."""
+    try:
+        fresh_model(Row(dataset, model, set={"init_weights": name}))
+    except ValueError as error:
+        return [f"init_weights: {error}"]
+    return []
 
 
 @cache

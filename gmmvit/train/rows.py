@@ -33,6 +33,7 @@ START_OPTIONS = {  # of gmmvit.train.start
     "pretrained": bool,
     "pretrained_file": str,
     "reset_positions": bool,
+    "init_weights": Literal["mimetic", "impulse"],
 }
 LEAST, UNLEARNED = 0.01, "did not learn"  # what is said of masks that moved less than this share of their spread
 MASK_STARTS = {"start": Literal["paper", "neutral"]}

@@ -15,7 +15,7 @@ import torch.nn as nn
 from ..core.attach import attach
 from ..core.trace import plain
 from ..data.sets import DataSet, find
-from ..models import BACKBONES, create_model
+from ..models import BACKBONES, create_model, initialise
 from ..models.parts import fused_off_cpu
 from .rows import Row
 from .weights import from_file, from_timm, take
@@ -45,14 +45,18 @@ def resized(model: str, dataset: DataSet) -> int | None:
 def fresh_model(row: Row) -> nn.Module:
     """The row's model without its mask, as its seed draws it; the global stream is left where it was."""
     with torch.random.fork_rng(devices=[]):  # drawn on the CPU
-        torch.manual_seed(row.seed)
-        return unmasked_model(row)
+        return _drawn(row)
+
+
+def _drawn(row: Row) -> nn.Module:
+    torch.manual_seed(row.seed)
+    model, name = unmasked_model(row), row.start_options.get("init_weights")
+    return initialise(model, name) if name else model
 
 
 def starting_model(row: Row) -> nn.Module:
     """The row's model without its mask, as its training finds it: a function of the row."""
-    torch.manual_seed(row.seed)
-    model = unmasked_model(row)
+    model = _drawn(row)
     options = row.start_options
     if options.get("pretrained_file") or options.get("pretrained"):
         positions = position_parameters(model) if options.get("reset_positions") else ()

@@ -15,6 +15,7 @@ from gmmvit.train.classify import Classification
 from gmmvit.train.processes import World
 from gmmvit.train.recipes import Recipe
 from gmmvit.train.rows import Row, row_name
+from gmmvit.train.start import fresh_model, starting_model, unmasked_model
 from gmmvit.train.update import Update
 
 IMAGES, LABELS = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(8)
@@ -148,6 +149,31 @@ def test_rows_say_so_in_their_names_and_reach_the_mask():
     masks = gmmvit.masks_of(task.model()).values()
     assert all(mask.base == 1 and not mask.alpha.any() and len(mask.alpha) == 2 for mask in masks)
     assert all(mask.base is None for mask in gmmvit.masks_of(Classification(Row(**ROW), World()).model()).values())
+
+
+@pytest.mark.parametrize("name", ["mimetic", "impulse"])
+def test_a_row_may_begin_with_weights_that_are_made_and_not_drawn(name):
+    row = Row("cifar10-mini", "vit_xs", "gmm", seed=2, set={"init_weights": name})
+    assert problems(row) == [] and row.name == f"cifar10-mini-vit_xs-gmm-init_weights_{name}-s2"
+    torch.manual_seed(2)
+    expected = gmmvit.models.initialise(unmasked_model(row), name).state_dict()
+    for found in (starting_model(row), fresh_model(row)):
+        assert all(torch.equal(value, expected[key]) for key, value in found.state_dict().items())
+    plain = fresh_model(Row("cifar10-mini", "vit_xs", seed=2)).state_dict()
+    changed = {key.split(".", 2)[-1] for key in plain if not torch.equal(plain[key], expected[key])}
+    assert {"attn.qkv.weight", "attn.proj.weight"} <= changed <= {"attn.qkv.weight", "attn.proj.weight", "pos_embed"}
+
+
+def test_made_weights_that_do_not_fit_are_told():
+    (told,) = problems({"dataset": "cifar10-mini", "model": "swin", "set": {"init_weights": "impulse"}})
+    assert told.startswith("init_weights: Swin has no position embedding")
+    pretrained = {"pretrained": True, "init_weights": "mimetic"}
+    (told,) = problems({"dataset": "cifar10-mini", "model": "deit_tiny_patch16_224", "set": pretrained})
+    assert told == "init_weights: expected no pretrained weights, which would take their place"
+    lines = problems(
+        {"dataset": "coco-shapes", "model": "swin_micro", "recipe": "coco-shapes", "set": {"init_weights": "mimetic"}}
+    )
+    assert lines == ["init_weights: expected no such setting in a row of detection"]
 
 
 # ---- a share of the images ------------------------------------------------------------------------------------------
