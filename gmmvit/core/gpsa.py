@@ -16,10 +16,10 @@ from .values import number
 
 
 class GatedPositions(SpatialMask):
-    """(1 - s(g_h)) P + s(g_h) softmax_j(a_h d_ij^2 + b_h dx_ij + c_h dy_ij), P the softmax (GPSA, arXiv 2103.10697).
+    """(1 - s(g)) P + s(g) softmax(a d^2 + b dx + c dy), put after the softmax (GPSA, arXiv 2103.10697).
 
-    s is the logistic function, and d_ij leads from the query to the key. Of a patch that also attends to prefix tokens,
-    the second term is its share of P on the patches: their columns stay as they are, and the row sums to 1.
+    P is that softmax, s the logistic function, and d leads from a query to a key; each head has its g, a, b and c. Of a
+    patch that attends to prefix tokens, what it has on patches is mixed: the other columns stay, and its row sums to 1.
 
     - `locality`: how sharply a head begins at an offset of its own, the first floor(sqrt(H))^2 on a square
     - `gate`: what g begins with; -2 in a neutral start

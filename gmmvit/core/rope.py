@@ -14,10 +14,11 @@ AXIAL, MIXED = 100.0, 10.0  # the paper's theta
 
 
 class RotaryPositions(SpatialMask):
-    """Turns pair t of a head's channels of query and key by u_t x + v_t y, before Q K^T (RoPE-ViT, arXiv 2403.13298).
+    """q_t exp(i (u_t x + v_t y)) and k_t likewise, turning query and key (RoPE-ViT, arXiv 2403.13298).
 
-    x and y are a patch's column and row; a score then depends on the offset of its patches alone. Of d channels a head,
-    the first d / 4 pairs have v = 0 and the others u = 0; what is not 0 is theta^(-4 t / d), t = 0 ... d / 4 - 1.
+    q_t is a pair of a head's channels as a complex number, x and y are a patch's column and row: a score then depends
+    on the offset of its patches alone. Of d channels the first d / 4 pairs have v = 0 and the others u = 0; what is not
+    0 is theta^(-4 t / d) for t = 0 ... d / 4 - 1. Prefix tokens are not turned.
 
     - `mixed`: each head learns its u and v, which begin as those frequencies in two directions that are drawn
     - `theta`: the base of the frequencies; None takes the paper's, 100, or 10 where they are mixed
