@@ -10,12 +10,14 @@ import tomllib
 from pathlib import Path
 from textwrap import fill
 
+import numpy as np
 import torch
 from matplotlib import style
 from matplotlib.figure import Figure
 
 import gmmvit
-from gmmvit.core.grids import squared_distances
+from gmmvit.analysis.masks import by_step
+from gmmvit.analysis.shapes import seen
 from gmmvit.core.masks import options_of
 from gmmvit.train.learned import read
 from gmmvit.train.rows import Row
@@ -25,7 +27,10 @@ ROOT = Path(__file__).parents[1]
 RUN, BENCH = "reports/cpu/runs/cpu-cifar10-vit-{}-s0", "reports/bench/masks.json"
 LAYERS = (0, 2, 4, 8)
 TRAINED = ("gmm", "elm", "gab")  # of which the record keeps what a run learned
-SHOWN = {"temperature": {"init": (1.0, 0.5)}}  # options of a picture, where the default shows nothing
+SHOWN = {
+    "temperature": {"init": (1.0, 0.5)},
+    "rope": {"mixed": True},
+}  # options of a picture, where the default shows nothing
 WORDS = tomllib.loads(Path(__file__).with_name("mask_words.toml").read_text(encoding="utf-8"))
 
 
@@ -85,7 +90,7 @@ More in [costs](costs.md).
 
 
 def _pictured(name: str) -> str:
-    seen = fill(WORDS[name]["seen"], 120)
+    said = fill(WORDS[name]["seen"], 120)
     if name in TRAINED:
         return f"""## At the start and learned
 
@@ -93,14 +98,15 @@ def _pictured(name: str) -> str:
 
 The weights of one patch (the cross) for every other, first head, in four of the nine layers of `vit` (8 x 8 patches):
 as this run began, and after its five epochs on CIFAR-10 (`{RUN.format(name)}`). Red is above 0, blue below.
-{seen}"""
+{said}"""
+    mask = _shown(name, (2, 2), 1)
     return f"""## What it looks like
 
 ![Weights of the centre patch for every other in three heads, and the weights by distance](images/{name}.png)
 
-The weights of the centre patch (the cross) for every other on a grid of 14 x 14 patches, in three heads, as they begin;
-on the right the same by the distance in patches, averaged. Red is above 0, blue below.
-{seen}"""
+The weights of the centre patch (the cross) for every other on a grid of 14 x 14 patches, in three heads, as they begin
+({seen(mask, mask)[0]}); on the right the same by the distance in patches, averaged. Red is above 0, blue below.
+{said}"""
 
 
 def _cost(name: str) -> str:
@@ -139,28 +145,30 @@ def draw_learned(name: str) -> Figure:
     return figure
 
 
-@torch.no_grad()
+def _shown(name: str, grid: tuple[int, int], heads: int) -> torch.nn.Module:
+    """The mask of a picture."""
+    torch.manual_seed(1)
+    return gmmvit.MASKS[name](grid, heads, **SHOWN.get(name, {}))
+
+
 def draw(name: str) -> Figure:
     """The weights of the centre patch as they begin, head by head, and by distance."""
-    torch.manual_seed(1)
     side, heads = 14, 3
-    mask = gmmvit.MASKS[name]((side, side), heads, **SHOWN.get(name, {}))
-    weight = mask.weight().expand(heads, -1, -1)  # (heads, N, N)
-    distances = squared_distances((side, side))
+    mask = _shown(name, (side, side), heads)
+    weight = np.broadcast_to(seen(mask, mask)[1], (heads, side**2, side**2))
     centre = side * side // 2 + side // 2
     figure = Figure(figsize=(7.2, 1.9), dpi=160, layout="constrained")
     axes = figure.subplots(1, heads + 1)
     for head, (upper, each) in enumerate(zip(axes[:heads], weight[:, centre], strict=True)):
-        reach = float(each.abs().max()) or 1.0
+        reach = float(abs(each).max()) or 1.0
         image = upper.imshow(each.reshape(side, side), cmap="RdBu_r", vmin=-reach, vmax=reach)
         upper.plot(side // 2, side // 2, "kx", markersize=5)
         upper.set(xticks=[], yticks=[])
         upper.set_title(f"head {head + 1}", fontsize=8)
         figure.colorbar(image, ax=upper, shrink=0.7).ax.tick_params(labelsize=6)
-    index, apart = distances.index.long(), distances.values.sqrt()
-    for head, each in enumerate(weight.flatten(1)):
-        mean = torch.zeros(len(apart)).index_add_(0, index, each) / index.bincount()
-        axes[-1].plot(apart, mean, linewidth=1, label=f"head {head + 1}")
+    steps = by_step(weight, (side, side))
+    for head, each in enumerate(steps.weight):
+        axes[-1].plot(steps.distance, each, linewidth=1, label=f"head {head + 1}")
     axes[-1].set_xlabel("distance", fontsize=8)
     axes[-1].tick_params(labelsize=6)
     axes[-1].legend(fontsize=6)
