@@ -176,7 +176,8 @@ def kernels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure | None:
         if len(printed):
             axes.plot(printed.kernels, printed.gain, "D-", color=PUBLISHED, label="published")
         for name, found in ours[ours.dataset == dataset].groupby("series", sort=False):
-            _with_intervals(axes, found.label, found, name, series.index(name))
+            beside = 0.12 * (series.index(name) - (len(series) - 1) / 2)  # so that no interval hides another
+            _with_intervals(axes, found.label.astype(float) + beside, found, name, series.index(name))
         axes.set(xlabel="kernels", title=DATASETS.get(dataset, dataset))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     line[0].set_ylabel("gain over no mask\n(points, 95 % intervals)")

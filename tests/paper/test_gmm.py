@@ -178,6 +178,44 @@ def test_the_model_without_a_mask_has_no_kernels():
     assert list(line.get_ydata()) == [1.0, -2.0] and list(grey.get_xdata()) == [2, 3, 4, 5, 8, 10]
 
 
+def test_kernels_of_a_factor_and_of_a_bias_are_series_over_the_same_plain_model():
+    """As in the profile cpu: on the small model, and five kernels on the paper's ViT besides."""
+    xs = {"model": "vit_xs", "epochs": 8, "mask_lr": 60}
+    settings = [{"mask": "none", "model": "vit_xs", "epochs": 8}, xs, xs | {"kernels": 1}]
+    settings += [xs | {"mask": "gmb"}, xs | {"mask": "gmb", "kernels": 1}, {"mask": "none"}, {"mask_lr": 60}]
+    rows = gmm.by_kernels(ran(*settings))
+    found = gmm.kernel_gains(rows)
+    assert list(zip(found.series, found.label, found.gain, strict=True)) == [
+        ("GMM", 1, 2.0), ("GMM", 5, 1.0), ("GMB", 1, 4.0), ("GMB", 5, 3.0),
+    ]  # fmt: skip
+    assert gmm.no_curve(rows).endswith("on CIFAR-10, ViT there is no mask and 5 kernels.")
+    published = {(row.model, row.label, row.series): row.published for row in rows.itertuples()}
+    assert published["vit", 5, ""] == 94.75  # the numbers of another model are not ours to compare
+    assert all(math.isnan(number) for (model, *_), number in published.items() if model == "vit_xs")
+    told = {(line[1], line[3]): line[5] for line in gmm.arms_table(rows).cells()}
+    assert told["ViT-XS", "5"] == "–" and told["ViT", "5"] == "94.75"
+    (axes,) = charts.kernels(found, gmm.published_kernel_gains()).axes
+    names = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert names == ["published", "GMM (one seed)", "GMB (one seed)"]
+
+
+def test_the_ablation_is_told_apart_by_model():
+    rows = make("elm", model="vit_xs") | make("gmm", model="vit_xs") | make("elm") | make("gmm")
+    top1 = {name: 60.0 + row.seed + (row.mask == "gmm") * (1 + 0.1 * row.seed) for name, row in rows.items()}
+    found = gmm.others(frame(rows, top1))
+    told = gmm.others_found(found)
+    assert "on CIFAR-10, ViT-XS +1.10" in told and "on CIFAR-10, ViT +1.10" in told
+    compared, _ = gmm.compared(found)
+    assert set(compared.group) == {"CIFAR-10, ViT: mask", "CIFAR-10, ViT-XS: mask"}
+    assert gmm.depths(frame(rows, top1)).model.unique().tolist() == ["vit"]  # the small one is no depth of the paper's
+
+
+def test_frozen_masks_and_shares_of_the_data_are_no_arms_of_the_main_table():
+    others = {"freeze_masks": True}, {"fraction": 0.1}, {"init_weights": "mimetic"}, {"mask_lr": 60}
+    rows = ran({}, {"seed": 1}, *others)
+    assert gmm.main_arms(rows).top1.to_list() == [50.0, 51.0]
+
+
 def test_one_number_of_kernels_is_no_curve():
     """As in the profile cpu: 94 and 63 per cent on one axis were two flat lines."""
     rows = gmm.by_kernels(ran({}, {"mask": "none"}))

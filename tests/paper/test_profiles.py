@@ -85,12 +85,12 @@ def test_smoke_is_the_profile_that_is_committed_as_params(tmp_path):
 
 
 COUNTS = {  # rows by profile and recipe, counted by hand: arms x data sets x seeds
-    ("smoke", "smoke"): 33,
+    ("smoke", "smoke"): 34,
     ("smoke", "coco-shapes"): 2,
     ("smoke", "ade20k-shapes"): 2,
     ("start", "short"): 2 * (1 + 3 * 3),
-    # (a), (b), (c), (i), (j); (d), (e), (f), (g); (h)
-    ("cpu", "short"): 3 * (5 + 15 + 4 + 3 + 5) + 2 * (8 + 8 + 3 + 16) + 8,
+    # (a), (b) with two starts of the weights, (c), (i), (j); (d), (e), (f), (g); (h)
+    ("cpu", "short"): 3 * (5 + 15 + 2 + 4 + 3 + 5) + 2 * (8 + 8 + 3 + 16) + 8,
     # main table, read-outs, shared heads, ELM and GAB, kernels on four data sets; underflow; the rest of the ablation;
     # depth; heat maps; the position MLP and mixing on two data sets
     ("paper", "gmm"): 3 * (4 * (10 + 2 + 1 + 2 + 6) + 2 + (4 + 3) + (1 + 4 + 3) + 1 + 12 + 2 * 3 + 2 * 20) + 3,
@@ -106,9 +106,9 @@ def test_the_grids_have_as_many_rows_as_were_planned():
     found = Counter((name, row.recipe) for name, params in PROFILES.items() for row in params.rows.values())
     assert found == COUNTS
     assert {name: len(params.rows) for name, params in PROFILES.items()} == {
-        "smoke": 37,
+        "smoke": 38,
         "start": 20,
-        "cpu": 174,
+        "cpu": 180,
         "paper": 605,
     }
 
@@ -256,6 +256,8 @@ def test_the_cpu_grid_is_the_one_that_was_asked_for():
     assert block("vit_xs", freeze_masks=True) == (three("gmm", "gab"), {8})
     for init in ([0, 4.7], [0, 0]):
         assert block("vit_xs", init=init, freeze_masks=True) == (three("temperature"), {8})
+    for weights in ("mimetic", "impulse"):
+        assert block("vit_xs", init_weights=weights) == (three("none"), {8})
     two = {"gmm": {0, 1}}, {8}
     sigmas, alphas = ([1, 0], [3, 1], None), ([0.2, 0], [0, 0.5], None)  # None: as the mask has it, (10, 10) and (0, 2)
     for sigma, alpha in itertools.product(sigmas, alphas):
