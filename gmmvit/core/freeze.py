@@ -69,7 +69,7 @@ class ConstantGate(Constant):
         return (1 - self.kept[..., self.prefix[0] :, self.prefix[1] :]).abs().mean().item()
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:
-        self.here(probabilities, probabilities.shape)
+        self.here(probabilities)
         return gated(probabilities, self.kept, self.added, self.prefix[1])
 
 

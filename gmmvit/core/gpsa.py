@@ -86,7 +86,7 @@ class GatedPositions(SpatialMask):
         return kept, self.padded(share * self.weight(), 0.0)
 
     def forward(self, probabilities: torch.Tensor) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
-        here = self.here(probabilities, probabilities.shape)
+        here = self.here(probabilities)
         return gated(probabilities, *here.parts(), here.prefix[1])
 
     @torch.no_grad()

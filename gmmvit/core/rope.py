@@ -86,7 +86,7 @@ class RotaryPositions(SpatialMask):
 
     def operands(self, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Query and key (..., heads, P + N, width), turned."""
-        here = self.here(query, (*query.shape[:-1], key.shape[-2]))
+        here = self.here(query, key)
         of_query, of_key = here.turns()
         return apply_rot_embed_cat(query, of_query), apply_rot_embed_cat(key, of_key)
 

@@ -79,14 +79,16 @@ class SpatialMask(nn.Module):
             weight = weight[:, self.arranged_rows[:, None], self.arranged_columns]
         return F.pad(weight, (columns, 0, rows, 0), value=value) if rows or columns else weight
 
-    def here(self, like: torch.Tensor, shape: torch.Size) -> SpatialMask:
-        """This mask on the grid of scores of this shape, which are made from `like`."""
-        return (self.met(sizes.now()) or self) if exported(like) else self.fitting(shape)
+    def here(self, scores: torch.Tensor, key: torch.Tensor | None = None) -> SpatialMask:
+        """This mask on the grid of scores, or of those that a query makes with a key (..., N, d)."""
+        if exported(scores):  # there any batch will do
+            return self.met(sizes.now()) or self
+        return self.fitting(scores.shape if key is None else (*scores.shape[:-1], key.shape[-2]))
 
     def forward(self, scores: torch.Tensor, scale: float = 1.0) -> torch.Tensor:  # (..., heads, Pq + Nq, Pk + Nk)
         """The scores with the mask in them, times `scale`, which costs a multiplicative mask nothing on the way."""
-        plain = exported(scores)  # there any batch will do
-        weight = self.here(scores, scores.shape).full_weight()
+        plain = exported(scores)
+        weight = self.here(scores).full_weight()
         if scale != 1.0:
             weight = weight * scale
         weight = weight.type_as(scores) if plain else weight.to(scores.dtype)

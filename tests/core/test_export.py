@@ -19,8 +19,9 @@ SMALL = {
     "relpos": ("vit_relpos_small_patch16_224", {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 3}),
 }
 MASKED = [(kind, mask) for kind in ("vit", "swin") for mask in ("gmm", "elm", "gab", "frozen gmm", "frozen gab")]
-ONNX = [*MASKED, *(pytest.param("vit", mask, marks=pytest.mark.slow) for mask in ("gmb", "alibi"))]
-each = pytest.mark.parametrize("kind, mask", MASKED)
+SLOW = [pytest.param("vit", mask, marks=pytest.mark.slow) for mask in ("gmb", "alibi", "gpsa", "rope")]
+ONNX = [*MASKED, *SLOW]
+each = pytest.mark.parametrize("kind, mask", [*MASKED, *SLOW[-2:]])
 
 
 def masked(kind, mask, **options):
