@@ -34,5 +34,5 @@ def one_grid(bias: SpatialBias) -> str:
     (rows, columns), (key_rows, key_columns) = bias.grid, bias.key_grid
     return (
         f"{type(bias).__name__}: expected keys on the grid of the queries, {rows} x {columns}, got {key_rows} x "
-        f"{key_columns}: attach(model, ..., only=) leaves out the layers that pool their keys"
+        f"{key_columns}: attach(model, ..., only=) leaves out the layers where they differ"
     )
