@@ -1,9 +1,9 @@
 """How accurate a trained classifier is on images unlike those it was trained on: nothing is trained for it.
 
-Top-1 in per cent on a fixed subset of the test images, every class with its share: corrupted as CIFAR-10-C is (see
-corruptions), with patches hidden or shuffled (arXiv 2105.10497), and at other sizes. With n images an accuracy p has a
-standard error of sqrt(p (1 - p) / n): 1.5 points at 60 % and 1,000 images. All rows of a set see the same images, so
-the difference of two rows is known better than that.
+Top-1 in per cent, in the precision of the training's own tests, on a fixed subset of the test images, every class with
+its share: corrupted as CIFAR-10-C is (see corruptions), with patches hidden or shuffled (arXiv 2105.10497), at other
+sizes. With n images an accuracy p has a standard error of sqrt(p (1 - p) / n): 1.5 points at 60 % and 1,000 images. All
+rows of a set see the same images, so the difference of two rows is known better than that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..data.memory import keep_freed_memory
 from ..data.sets import find
 from ..data.subset import subset
 from ..train.classify import Classification
+from ..train.precision import Working, resolve
 from ..train.rows import LENGTH, Row
 from .corrupted_sets import SEED, corrupted_set
 
@@ -62,32 +63,33 @@ def axes(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:
         return task.augmentations[False].finish(raw.to(task.world.device))
 
     def of_a_kind(spoilt: np.ndarray) -> list[float]:
-        right = hits(model, normalised(spoilt.reshape(-1, *pixels.shape[1:])), labels.repeat(len(spoilt)))
+        right = hits(working, normalised(spoilt.reshape(-1, *pixels.shape[1:])), labels.repeat(len(spoilt)))
         return right.view(len(spoilt), -1).double().mean(1).mul(100).tolist()
 
+    working = Working(model, resolve(task.recipe.precision, task.world.device).dtype, task.world.device)
     images, spoilt = normalised(pixels), corrupted_set(name, pixels)
     found = {
         "corruption": (list(spoilt), [of_a_kind(each) for each in spoilt.values()]),
-        "occlusion": (SHARES, [top1(model, occluded(images, share), labels) for share in SHARES]),
-        "shuffle": (TILES, [top1(model, shuffled(images, tiles), labels) for tiles in TILES]),
-        "resolution": (SIZES, [at_size(model, images, labels, size) for size in SIZES]),
+        "occlusion": (SHARES, [top1(working, occluded(images, share), labels) for share in SHARES]),
+        "shuffle": (TILES, [top1(working, shuffled(images, tiles), labels) for tiles in TILES]),
+        "resolution": (SIZES, [at_size(working, images, labels, size) for size in SIZES]),
     }
     arrays = {key: np.array(scores, np.float32) for key, (_, scores) in found.items()}
     arrays |= {f"{key}_axis": np.array(along) for key, (along, _) in found.items()}
     return arrays | {"axes_images": np.array(len(source))}
 
 
-def hits(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def hits(working: Working, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Whether the largest logit of each image (N, 3, S, S) is that of its label, (N,) bool."""
     at_once = max(1, round(AT_ONCE * (SIZE / images.shape[-1]) ** 2))
     parts = zip(images.split(at_once), labels.split(at_once), strict=True)
-    with at_rest(model):
-        return torch.cat([model(some).argmax(1) == true for some, true in parts])
+    with at_rest(working.module), working.context():
+        return torch.cat([working.module(some).argmax(1) == true for some, true in parts])
 
 
-def top1(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+def top1(working: Working, images: torch.Tensor, labels: torch.Tensor) -> float:
     """The share of hits in %."""
-    return 100 * hits(model, images, labels).double().mean().item()
+    return 100 * hits(working, images, labels).double().mean().item()
 
 
 def occluded(images: torch.Tensor, share: float) -> torch.Tensor:
@@ -112,12 +114,15 @@ def _orders(images: torch.Tensor, parts: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(SEED).permuted(orders, axis=1)).to(images.device)
 
 
-def at_size(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, size: int) -> float:
+def at_size(working: Working, images: torch.Tensor, labels: torch.Tensor, size: int) -> float:
     """Top-1 on the images at another size, patches as large as before: more of them, or fewer; NaN if it cannot."""
-    if size != images.shape[-1]:
-        images = F.interpolate(images, (size, size), mode="bicubic", antialias=True)
-        model = resized(model, size)
-    return np.nan if model is None else top1(model, images, labels)
+    if size == images.shape[-1]:
+        return top1(working, images, labels)
+    model = resized(working.model, size)
+    if model is None:
+        return np.nan
+    images = F.interpolate(images, (size, size), mode="bicubic", antialias=True)
+    return top1(Working(model, working.dtype, working.device), images, labels)
 
 
 def resized(model: nn.Module, size: int) -> nn.Module | None:

@@ -211,34 +211,6 @@ def by_share(points: pd.DataFrame) -> Figure | None:
     return figure
 
 
-@styled
-def by_axis(points: pd.DataFrame, titles: Mapping[str, str]) -> Figure | None:
-    """Accuracy (gmmvit.paper.robust: arm, axis, place, top1) along each axis {axis: its name}, a line for each arm.
-
-    None where nothing was measured. An axis of few places has these in even steps.
-    """
-    axes_there = [axis for axis in titles if len(points) and (points.axis == axis).any()]
-    if not axes_there:
-        return None
-    arms = list(points.arm.unique())
-    figure, grid = panels(PAGE, 0.7 + 2.1 * -(-len(axes_there) // 2), -(-len(axes_there) // 2), 2, len(axes_there))
-    for axes, axis in zip(grid.flat, axes_there, strict=False):
-        there = points[points.axis == axis]
-        places = sorted(there.place.unique())
-        for number, arm in enumerate(arms):
-            mean = there[there.arm == arm].groupby("place").top1.mean().reindex(places)
-            look = {
-                "color": f"C{number}",
-                "marker": ("o", "s", "^", "v")[number % 4],
-                "linestyle": ("-", "--")[number % 2],
-            }
-            axes.plot(range(len(places)), mean, label=arm, **look)
-        axes.set_xticks(range(len(places)), [f"{place:g}" for place in places])
-        axes.set(xlabel=titles[axis], ylabel="top-1 accuracy (%)")
-    figure.legend(*_first_of_each(grid.flat), loc="outside upper center", ncols=4)
-    return figure
-
-
 def _with_intervals(axes, x: Sequence[float], gains: pd.DataFrame, name: str, colour: int) -> None:
     """A line of gains with their 95 % intervals; of one seed each, hollow dots without any."""
     half = (gains.gain_high - gains.gain).fillna(0)

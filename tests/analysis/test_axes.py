@@ -14,6 +14,7 @@ from gmmvit.analysis import axes as measured
 from gmmvit.analysis import corrupted_sets, drawn
 from gmmvit.analysis.axes import at_size, axes, has_axes, hits, occluded, resized, shuffled, top1
 from gmmvit.train.classify import Classification
+from gmmvit.train.precision import Working, resolve
 from gmmvit.train.processes import World
 from gmmvit.train.rows import Row
 
@@ -42,6 +43,12 @@ def trained(row):
 @pytest.fixture(scope="module")
 def found(trained):
     return axes(*trained)
+
+
+def working(model, task=None):
+    """A model as it is, or in the precision of a task."""
+    dtype = resolve(task.recipe.precision, torch.device("cpu")).dtype if task else torch.float32
+    return Working(model, dtype, torch.device("cpu"))
 
 
 class Brightest(nn.Module):
@@ -96,7 +103,7 @@ def test_tiles_change_places_and_nothing_else():
 
 def test_a_model_that_knows_one_thing_is_as_right_as_the_images_allow():
     images, labels = quarters()
-    model = Brightest()
+    model = working(Brightest())
     assert top1(model, images, labels) == 100 and top1(model, images, (labels + 1) % 4) == 0
     assert top1(model, images, torch.zeros_like(labels)) == 25
     moved = shuffled(images, 2)
@@ -116,7 +123,7 @@ def test_axes_begin_with_the_plain_accuracy(trained, found):
     source = measured.subset(task.sources["test"], 0.01, 0)
     assert sorted(source.labels) == list(range(10))  # one of each class
     images, labels = task.shown("test", source.chosen)
-    plain = top1(model, images, labels)
+    plain = top1(working(model, task), images, labels)
     for name, at in (("occlusion", 0.0), ("shuffle", 1), ("resolution", 32)):
         scores, axis = found[name], found[f"{name}_axis"]
         assert scores.shape == axis.shape and scores[axis.tolist().index(at)] == np.float32(plain), name
@@ -135,8 +142,8 @@ def test_corrupted_images_are_those_that_are_measured(trained, found):
     for kind, scores in zip(KINDS, found["corruption"], strict=True):
         for severity, score in enumerate(scores, 1):
             spoilt = torch.from_numpy(corrupted_sets.corrupted(pixels, kind, severity)).permute(0, 3, 1, 2)
-            with torch.no_grad():
-                said = model((spoilt / 255 - mean) / std).argmax(1)
+            with torch.no_grad(), working(model, task).context():
+                said = working(model.eval(), task).module((spoilt / 255 - mean) / std).argmax(1)
             assert score == pytest.approx(100 * (said.numpy() == source.labels).mean()), (kind, severity)
 
 
@@ -222,5 +229,5 @@ def test_a_gpu_finds_what_the_cpu_finds(forward_gpu):
     model, place = Brightest(), torch.device("cuda")
     with forward_gpu():
         for change in (lambda each: occluded(each, 0.5), lambda each: shuffled(each, 4)):
-            there = hits(model.to(place), change(images.to(place)), labels.to(place)).cpu()
-            assert torch.equal(there, hits(model, change(images), labels))
+            there = hits(Working(model, torch.float32, place), change(images.to(place)), labels.to(place)).cpu()
+            assert torch.equal(there, hits(working(model), change(images), labels))

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from frames import make
-from matplotlib.figure import Figure
 
 from gmmvit.paper import charts, controls, priors, robust, runs
 from gmmvit.paper.runs import gains
@@ -219,12 +218,14 @@ def test_every_control_is_of_arms_that_there_are():
 
 def test_other_images_are_a_table_and_a_figure_of_the_runs_that_were_looked_at(tmp_path, monkeypatch):
     along = {"occlusion": (0.0, 0.5), "shuffle": (1, 4), "resolution": (24, 32)}
-    rows = priors.arms(ran([PLAIN, arm("gab", 61.0, 62.0, 63.0)]))
+    rows = priors.arms(ran([PLAIN, arm("gab", 61.0, 62.0, 63.0), arm("rope", 70.0)]))
     rows = rows.assign(folder=list(rows.index))
 
     def arrays(run):
         top1 = rows.top1[run]
-        found = {name: np.array([top1, top1 - 10]) for name in along}
+        found = {name: np.array([top1, top1 - 10]) for name in along} | {"axes_images": np.array(500)}
+        if "rope" in run:
+            found["resolution"][0] = np.nan  # it cannot take that size
         found |= {f"{name}_axis": np.array(places) for name, places in along.items()}
         return found | {"corruption": np.full((15, 5), top1) - np.arange(5), "corruption_axis": np.array(["fog"] * 15)}
 
@@ -236,12 +237,23 @@ def test_other_images_are_a_table_and_a_figure_of_the_runs_that_were_looked_at(t
     assert table.cells() == [
         ["plain", "61.0 ± 1.0 (3)", "59.0 ± 1.0 (3)", "51.0 ± 1.0 (3)", "51.0 ± 1.0 (3)", "61.0 ± 1.0 (3)"],
         ["GAB", "62.0 ± 1.0 (3)", "60.0 ± 1.0 (3)", "52.0 ± 1.0 (3)", "52.0 ± 1.0 (3)", "62.0 ± 1.0 (3)"],
+        ["RoPE", "70.0 (1)", "68.0 (1)", "60.0 (1)", "60.0 (1)", "–"],
     ]
-    figure = robust.figure(seen)
-    assert isinstance(figure, Figure) and len(figure.axes) == 4
-    assert list(figure.axes[1].lines[0].get_ydata()) == [61.0, 60.0, 59.0, 58.0, 57.0]  # by severity
+    assert "On 500 test images an accuracy of 60 % has a standard error of 2.2 points" in robust.told(seen)
+    gab, rope = robust.figure(seen, "corruption").axes
+    assert [each.get_title() for each in (gab, rope)] == ["GAB", "RoPE"]
+    *others, plain, line = gab.lines
+    assert len(others) == 3 and plain.get_linestyle() == "--" and plain.get_ydata().tolist() == [61, 61, 60, 59, 58, 57]
+    assert line.get_xdata().tolist() == [0, 1, 2, 3, 4, 5] and line.get_ydata().tolist() == [62, 62, 61, 60, 59, 58]
+    band = gab.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (57, 63)
+    *_, of_rope = robust.figure(seen, "resolution").axes[1].lines[:5]
+    assert np.isnan(of_rope.get_ydata()).tolist() == [True, False]
     monkeypatch.setattr(robust.drawn, "arrays", lambda run: {})
-    assert robust.figure(robust.measured(rows)) is None and not robust.table(robust.measured(rows))
+    none = robust.measured(rows)
+    assert (
+        not any(robust.figure(none, axis) for axis in robust.AXES) and not robust.table(none) and not robust.told(none)
+    )
 
 
 def test_gains_of_arms_are_over_the_plain_model_of_their_own_length():
