@@ -365,9 +365,11 @@ def regularities_found(lines: Sequence[Mapping], epochs: int) -> str:
 
 
 def fitted(masks: Mapping[str, LearnedMask], most: int = 10) -> Fitted:
-    """Mixtures of 1 to `most` kernels fitted to the first head in each layer."""
-    weights = {layer: (mask.weight()[0], mask.grid) for layer, mask in masks.items()}
-    return {layer: (fit_mixtures(*each, most), by_distance(*each)) for layer, each in weights.items()}
+    """Mixtures of 1 to `most` kernels fitted to the first head in each layer, where it has weights and these differ."""
+    weights = {layer: mask.weight() for layer, mask in masks.items()}
+    heads = {layer: weight[0] for layer, weight in weights.items() if weight is not None}
+    each = {layer: (head, masks[layer].grid) for layer, head in heads.items() if head.min() < head.max()}
+    return {layer: (fit_mixtures(*found, most), by_distance(*found)) for layer, found in each.items()}
 
 
 def fits_table(fits: Fitted) -> Table:

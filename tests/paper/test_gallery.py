@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import gmmvit
-from gmmvit.paper import gallery
+from gmmvit.paper import gallery, gmm
 from gmmvit.train import learned
 from gmmvit.train.rows import Row
 
@@ -47,3 +47,14 @@ def test_a_prior_is_shown_at_the_start_and_where_it_was_run_learned(rows):
 
 def test_no_priors_are_no_figure(rows):
     assert gallery.shapes(rows[rows["mask"] == "none"]) == {} and gallery.figure({}) is None
+
+
+def test_mixtures_are_fitted_to_masks_whose_weights_differ(tmp_path):
+    found = {}
+    for mask in ("alibi", "temperature", "rope"):
+        learned.save(gmmvit.create_model("vit_xs", mask=mask), tmp_path)
+        found[mask] = learned.read(tmp_path)[0]
+    fits = gmm.fitted(found, most=2)
+    assert list(fits) == ["alibi"]
+    (one, two), bound = fits["alibi"]
+    assert 0.5 < one.r2 <= two.r2 <= bound.r2 == pytest.approx(1)
