@@ -142,7 +142,8 @@ def weights(folder):
 
 
 def assert_same_run(one, other):
-    assert (one / "history.csv").read_bytes() == (other / "history.csv").read_bytes()
+    for name in ("history.csv", "layers.csv"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
     assert all(torch.equal(value, weights(other)[name]) for name, value in weights(one).items())
 
 
