@@ -40,7 +40,9 @@ class RotaryPositions(SpatialMask):
     ):
         super().__init__(grid, heads, prefix=prefix, key_grid=key_grid, share_heads=not mixed)
         if type(width) is not int or width < 4 or width % 4:
-            raise ValueError(f"width: expected a multiple of 4 channels a head, half of them to turn, got {width!r}")
+            raise ValueError(
+                f"width: expected a multiple of 4 channels a head, half for columns and half for rows, got {width!r}"
+            )
         if not isinstance(mixed, bool):
             raise ValueError(f"mixed: expected True or False, got {mixed!r}")
         theta = (MIXED if mixed else AXIAL) if theta is None else number("theta", theta)
