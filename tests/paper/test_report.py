@@ -21,6 +21,7 @@ from gmmvit.paper import notebook, report
 from gmmvit.paper.charts import throughput
 from gmmvit.paper.profiles import Params
 from gmmvit.paper.report_cells import page_size
+from gmmvit.paper.report_rows import Line
 from gmmvit.paper.tables import SMOKE, Column, Table
 from gmmvit.train.rows import Row
 
@@ -602,3 +603,10 @@ def test_figures_shrink_to_the_page_and_tables_keep_their_first_column(made):
     assert "max-width: 100%" in rules[".plate img"]
     assert "position: sticky; left: 0;" in rules[".box th:first-child, .box td:first-child"]
     assert " local" in desk and " scroll," in desk  # the shade at an edge where a table goes on
+
+
+@pytest.mark.parametrize(
+    "learned, said", [({"learned": False}, "61.23, did not learn"), ({"learned": True}, "61.23"), ({}, "61.23")]
+)
+def test_a_row_says_that_its_masks_did_not_learn(learned, said):
+    assert Line(Row("cifar10", "vit", "gmm"), {"top1": 61.234, **learned}, None, "", False).result == said

@@ -66,6 +66,12 @@ def test_an_arm_has_its_mean_spread_and_paired_gain(three_seeds):
     )  # what all share is left out
 
 
+def test_an_arm_whose_masks_did_not_learn_says_so(three_seeds):
+    params, folder, _ = three_seeds
+    found = of(params.rows, [run | {"learned": False} for run in runs(folder) if run["row"]["mask"] == "gmm"])
+    assert [line[5].partition(", ")[2] for line in scores_table(found)] == ["did not learn"]
+
+
 def test_transmix_is_set_against_the_same_without_it_and_other_settings_are_not(tmp_path):
     mixing = {"readout": "token", "cutmix": 1.0}
     token, mixed = Row("cifar10", "vit", set=mixing), Row("cifar10", "vit", set=mixing | {"transmix": True})
