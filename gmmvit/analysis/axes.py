@@ -130,5 +130,8 @@ def resized(model: nn.Module, size: int) -> nn.Module | None:
     model = copy.deepcopy(model)
     if not hasattr(model, "set_input_size"):
         return None
-    model.set_input_size(img_size=size)  # of timm, which our masks follow as they do gmmvit.regrid
+    try:
+        model.set_input_size(img_size=size)  # of timm, which our masks follow as they do gmmvit.regrid
+    except ValueError:  # a mask of one's own that is made for one grid
+        return None
     return model

@@ -163,6 +163,24 @@ def test_another_size_is_the_model_regridded(mask):
     assert resized(gmmvit.create_model("pit"), 40) is None
 
 
+class OneGrid(nn.Module):
+    """A mask of one's own that cannot follow another grid."""
+
+    def __init__(self, grid, heads, prefix=0, key_grid=None):
+        super().__init__()
+        self.free = nn.Parameter(torch.zeros(grid[0] * grid[1], grid[0] * grid[1]))
+
+    def forward(self, scores):
+        return scores + self.free
+
+
+def test_a_mask_that_is_made_for_one_grid_has_no_other_size():
+    model = gmmvit.create_model("vit_xs", mask=lambda grid, heads, **place: OneGrid(grid, heads))
+    images, labels = quarters(4)
+    assert resized(model, 40) is None and np.isnan(at_size(working(model), images, labels, 40))
+    assert np.isfinite(at_size(working(model), images, labels, 32))
+
+
 @pytest.mark.parametrize(
     "there, settings",
     [
