@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 from torch import fx
 
 from .trace import CHILD, Untraceable, pattern_of, tensors_of, trace
@@ -47,7 +48,8 @@ def _copied(graph: fx.Graph) -> fx.Graph:
 def _key(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool) -> Hashable | None:
     """All that a trace may depend on; None where that cannot be told."""
     tensors = tuple((tensor.shape, tensor.dtype) for tensor in tensors_of(arguments)) if shapes else ()
-    key = forward, type(module), shapes, tensors, pattern_of(arguments), _found_in(module)
+    kernel = F.scaled_dot_product_attention  # which people replace by another
+    key = forward, type(module), shapes, tensors, pattern_of(arguments), kernel, _found_in(module)
     try:
         hash(key)
     except TypeError:

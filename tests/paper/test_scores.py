@@ -13,6 +13,7 @@ import yaml
 
 from gmmvit.cli import main
 from gmmvit.paper.profiles import Params
+from gmmvit.paper.project import params_of
 from gmmvit.paper.runs import of, runs
 from gmmvit.paper.scores import scores_table, write_curves
 from gmmvit.train.record import write_scores
@@ -122,7 +123,7 @@ def shown(tmp_path_factory):
     for name in ("dvc.yaml", ".dvc/plots/rows.json", ".dvc/config", ".dvcignore"):
         (place / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, place / name)
-    content = yaml.safe_load((ROOT / "profiles" / "paper.yaml").read_text())
+    content = yaml.safe_load(params_of(ROOT / "profiles" / "paper.yaml"))
     kept = {"rows": sorted(content["rows"], key=len)[-12:], "dense_rows": list(content["dense_rows"])}
     for key, names in kept.items():
         content[key] = {name: content[key][name] for name in names}
