@@ -9,7 +9,7 @@ from frames import recorded
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gmmvit.analysis import masks as analysis
-from gmmvit.paper import charts, costs, dense, gab, gmm, notebook, pictures, project, transmix
+from gmmvit.paper import charts, costs, dense, gab, gmm, notebook, pictures, priors, project, transmix
 from gmmvit.paper import views as erf_views
 from gmmvit.paper.runs import DONE, history
 from gmmvit.paper.tables import SMOKE
@@ -69,6 +69,15 @@ def made_up(_):
     ours = pd.DataFrame(ours, columns=["dataset", "label", "gain", "gain_low", "gain_high"])
     ours = ours.assign(model="vit", series="GMM")
     yield charts.kernels(ours, gmm.published_kernel_gains())
+    both = pd.concat([ours, ours.assign(series="GMB", gain=ours.gain + 0.5)])
+    yield charts.kernels(both, gmm.published_kernel_gains())
+    shares = {1: 0.01, 5: 0.1, 10: 1.0}
+    yield charts.by_share(both.assign(arm=both.series, share=both.label.map(shares)))
+    arms = pd.DataFrame({"arm": ["GMM, frozen", "GAB", "learned slopes"], "seed": 0})
+    several = [arms.assign(seed=seed, top1=[60.0 + seed, 62.0 - seed, 61.0]) for seed in range(3)]
+    plain = [arms[:1].assign(arm="plain", seed=seed, top1=60.0) for seed in range(3)]
+    rows = pd.concat(several + plain).assign(share=1.0, **dict.fromkeys(priors.SAME, "cifar10"), state=DONE)
+    yield priors.figure(priors.points(rows))
     masks = notebook.bench("masks")
     yield charts.throughput(*costs.rates(masks))
     images, heat = np.random.default_rng(0).random((5, 32, 32, 3)), np.random.default_rng(1).random((5, 32, 32))
