@@ -1,9 +1,11 @@
 """What the tests share: the device, and models whose every weight is drawn anew."""
 
 import os
+import subprocess
 import sys
 from contextlib import nullcontext
 
+import pretend
 import pytest
 import torch
 import torch.nn as nn
@@ -20,6 +22,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.getplugin("capturemanager").stop_global_capturing()  # gives back the terminal
     sys.stdout.flush()
     os.execve(sys.executable, sys.orig_argv, {"OMP_NUM_THREADS": "1"} | environment()[0])  # small models: one core each
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Ends a test that forks as it ends in a pytest of its own, where the pretend GPU was used in this one."""
+    if not pretend.used or not pyfuncitem.get_closest_marker("forks"):
+        return None
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    result = subprocess.run(words, cwd=pyfuncitem.config.rootpath, capture_output=True, text=True)
+    if result.returncode:
+        pytest.fail(result.stdout[-3000:] + result.stderr[-1000:], pytrace=False)
+    return True
 
 
 def devices(*marks: pytest.MarkDecorator) -> list:

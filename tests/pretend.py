@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 import gmmvit
 
 CUDA = torch.device("cuda", 0)
+used = False  # in this process, whose autograd then has threads that no fork survives
 PROJECT = Path(gmmvit.__file__).parent
 aten = torch.ops.aten
 
@@ -292,7 +293,8 @@ def without_driver(swap: bool = True):
 @contextlib.contextmanager
 def pretended():
     """Inside, cuda:0 can be used."""
-    gpu = Gpu()
+    global used
+    gpu, used = Gpu(), True
     inference = {"__enter__": _enter_inference, "__exit__": _leave_inference}  # its tensors cannot be of a subclass
     with without_driver(), mock.patch.multiple(torch.inference_mode, **inference):
         with FusedAttention(Tensor), gpu, mock.patch.object(Gpu, "current", gpu):

@@ -702,7 +702,7 @@ CALLS = {
         **{f"prefix = {prefix!r}": lambda prefix=prefix: GMM((4, 4), 2, prefix=prefix)
            for prefix in (-1, "1", (1,), 0.5, None)},
         **{f"sigma_init = {value!r}": lambda value=value: GMM((4, 4), 2, sigma_init=value)
-           for value in (3, (1,), (1, -1), (NAN, 1), (1, INF), "ab", None)},
+           for value in (3, (1,), (1, -1), (NAN, 1), (1, INF), "ab")},
         "scores of another size": lambda: GMM((4, 4), 2)(torch.zeros(1, 2, 5, 5)),
         "scores of other heads": lambda: GMM((4, 4), 2)(torch.zeros(1, 3, 16, 16)),
         "scores without heads": lambda: GMM((4, 4), 2)(torch.zeros(16, 16)),

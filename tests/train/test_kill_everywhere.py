@@ -24,7 +24,7 @@ from gmmvit.fetch import annotated, shapes
 from gmmvit.train import train
 from gmmvit.train.rows import Row
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
+pytestmark = [pytest.mark.slow, pytest.mark.forks, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 CHANGING = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
