@@ -19,7 +19,7 @@ from gmmvit.train.rows import Row
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 EXACT = {  # a number that each shows and that no machine and no run changes
-    "run": "2,693,122",
+    "run": "2,692,042",
     "priors": "24,576",
     "main_results": "95.06",
     "motivation": "4,096",
