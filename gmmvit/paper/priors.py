@@ -227,7 +227,9 @@ def shares_table(rows: pd.DataFrame) -> Table:
 
 def figure(found: pd.DataFrame) -> charts.Figure | None:
     """The gains of the table, the largest first; a star behind those that survive Holm's correction."""
-    found = found.sort_values("gain", ascending=False, kind="stable").astype({"label": str, "gain_note": str})
+    if found.empty:
+        return None
+    found = found.sort_values("gain", ascending=False, kind="stable")
     meant = found.label.str.endswith(", frozen") | (found.label == UNIFORM)  # their names say that they do not learn
     words = zip(found.label, found.holm < ERROR, found.gain_note.where(~meant, ""), strict=True)
     labels = [label + " *" * survives + f", {note}" * bool(note) for label, survives, note in words]
