@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -238,8 +239,9 @@ def arms(rows: pd.DataFrame) -> Figure | None:
         return None
     series = list(rows.series.unique())
     labels = {group: list(alike.label.unique()) for group, alike in rows.groupby("group", sort=False)}
+    titles = {group: textwrap.fill(group, 34) for group in labels}  # a column has no room for more
     heights = [len(each) for each in labels.values()]
-    height = 0.9 + 0.26 * sum(heights) + 0.3 * len(labels)
+    height = 0.9 + 0.26 * sum(heights) + 0.15 * sum(2 + title.count("\n") for title in titles.values())
     figure, grid = panels(COLUMN, height, len(labels), 1, sharex=True, height_ratios=heights)
     for axes, (group, names) in zip(grid[:, 0], labels.items(), strict=True):
         alike = rows[rows.group == group]
@@ -250,7 +252,7 @@ def arms(rows: pd.DataFrame) -> Figure | None:
             axes.plot([values.mean()] * 2, [y - 0.14, y + 0.14], color=f"C{which}", linewidth=2)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_title(group, loc="left")
+        axes.set_title(titles[group], loc="left")
     axes.set_xlabel("test top-1 accuracy (%)")
     if any(series):
         handles = [axes.plot([], [], "o", color=f"C{i}", label=name)[0] for i, name in enumerate(series)]

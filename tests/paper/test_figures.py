@@ -47,7 +47,8 @@ def motivation(profile):
 def tables(profile):
     rows = recorded(profile)
     yield charts.gains(gmm.main_gains(rows))
-    histories = [history(folder) for folder in rows[rows.state == DONE].folder[:6]]
+    trained = rows[(rows.state == DONE) & (rows.kind == "classification")]
+    histories = [history(folder) for folder in trained.folder[:6]]
     yield charts.by_epoch(
         [{"title": "CIFAR-10", "score": "top1", "arms": {"plain": histories[:3], "GMM": histories[3:]}}]
     )
