@@ -16,7 +16,7 @@ import torch
 import torch.nn as nn
 
 from ..core.attach import Site
-from ..core.grids import Grid
+from ..core.grids import Grid, prefixes
 from ..core.products import at_rest
 from ..train import learned
 from ..train.learned import LearnedMask
@@ -77,7 +77,7 @@ def seen(mask: nn.Module, place: Site | LearnedMask) -> tuple[str, np.ndarray]:
         if mask.where == "probabilities":
             words = words.replace("the score", "attention")
         return words, weight.double().numpy()
-    prefix = place.prefix if isinstance(place.prefix, tuple) else (place.prefix, place.prefix)
+    prefix = prefixes(place.prefix)
     (rows, columns), heads = place.grid, place.heads
     counts = prefix[0] + rows * columns, prefix[1] + rows * columns
     with at_rest(mask):

@@ -16,7 +16,7 @@ OURS = ("_sites", "_paths")  # of an attention with masks, of which its own forw
 INTERNAL = vars(nn.Module()).keys() - {"training", "_parameters", "_buffers"}
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size)
 MOST = 128  # graphs that are kept
-_graphs: dict[Hashable, fx.Graph | Untraceable] = {}
+_graphs: dict[Hashable, fx.Graph | str] = {}  # or why there is none
 
 
 def traced(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool = False) -> fx.Graph:
@@ -24,18 +24,20 @@ def traced(module: nn.Module, forward: Callable, arguments: tuple, shapes: bool 
     key = _key(module, forward, arguments, shapes)
     if key is None:
         return trace(module, forward, arguments, shapes)
-    if key not in _graphs:
+    found = _graphs.get(key)
+    if found is None:
+        try:
+            found = trace(module, forward, arguments, shapes)
+        except Untraceable as error:
+            found = str(error)  # the error itself would keep the module alive
+        else:
+            if any(node.op == "get_attr" and node.target.startswith("_tensor_constant") for node in found.nodes):
+                return found  # torch.fx has put that into this module alone
         if len(_graphs) >= MOST:
             _graphs.pop(next(iter(_graphs)))
-        try:
-            _graphs[key] = trace(module, forward, arguments, shapes)
-        except Untraceable as error:
-            _graphs[key] = error
-    found = _graphs[key]
-    if isinstance(found, Untraceable):
-        raise Untraceable(*found.args)
-    if any(node.op == "get_attr" and node.target.startswith("_tensor_constant") for node in found.nodes):
-        return _graphs.pop(key)  # torch.fx has put that into this module alone
+        _graphs[key] = found
+    if isinstance(found, str):
+        raise Untraceable(found)
     return _copied(found)
 
 

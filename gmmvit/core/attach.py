@@ -14,7 +14,7 @@ import torch.nn as nn
 
 from .cost import input_size
 from .errors import first_line, unknown
-from .grids import Grid, layout, unrolled_order
+from .grids import Grid, layout, prefixes, unrolled_order
 from .masks import MASKS, SpatialMask, options_of
 from .products import Call, Product, at_rest, softmax_callers, spatial_products
 from .rewrite import CHILD
@@ -300,7 +300,7 @@ def _reaches(model: nn.Module, run: Callable[[torch.Tensor], object], image: tor
 
     NaN in that block tells it exactly, whatever LayerScale or a head initialised to zero would hide.
     """
-    rows, columns = site.prefix if isinstance(site.prefix, tuple) else (site.prefix, site.prefix)
+    rows, columns = prefixes(site.prefix)
 
     def poison(mask: nn.Module, args: tuple, scores: torch.Tensor) -> torch.Tensor:
         scores = scores.clone()

@@ -81,6 +81,11 @@ def _by_difference(square: torch.Tensor, signed: bool) -> torch.Tensor:
     return sums if signed else sums[..., n - 1 :] + F.pad(sums[..., : n - 1].flip(-1), (1, 0))
 
 
+def prefixes(prefix: int | tuple[int, int]) -> tuple[int, int]:
+    """The prefix tokens among queries and among keys; one number is that of both."""
+    return (prefix, prefix) if isinstance(prefix, int) else prefix
+
+
 def grid_of(tokens: int, aspect: float = 1.0) -> Grid | None:
     """The (rows, columns) with rows * columns == tokens and rows / columns == aspect, or None where there is none."""
     rows = round((max(tokens, 0) * aspect) ** 0.5)

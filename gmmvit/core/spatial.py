@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from . import sizes
 from .batched import Expand
-from .grids import Grid
+from .grids import Grid, prefixes
 from .registry import MASKS
 from .trace import exported
 from .values import whole_pair
@@ -43,7 +43,7 @@ class SpatialMask(nn.Module):
         super().__init__()
         self.grid = whole_pair("grid", grid, least=1)
         self.key_grid = self.grid if key_grid is None else whole_pair("key_grid", key_grid, least=1)
-        self.prefix = whole_pair("prefix", (prefix, prefix) if isinstance(prefix, int) else prefix, least=0)
+        self.prefix = whole_pair("prefix", prefixes(prefix), least=0)
         if type(heads) is not int or heads < 1:
             raise ValueError(f"heads: expected a whole number of at least 1, got {heads!r}")
         self.heads, self.share_heads = heads, share_heads

@@ -160,15 +160,7 @@ OTHERS = {
 DEPTH = {f"{SIZES[model]['depth']}, {SIZES[model]['embed_dim']}": {"model": model} for model in DEPTHS}
 DEPTH |= {label: {} for label, differs in DEPTH.items() if differs["model"] in ABLATED}
 CLAIMED = (("GMM, one for each head", "ELM"), ("after the softmax", "before the softmax"))  # compared in words alone
-ARMS = (
-    "group",
-    "label",
-    "series",
-    "dataset",
-    "model",
-    "recipe",
-    "published",
-)  # what tells lines of the ablations apart
+ARMS = ("group", "label", "series", "dataset", "model", "recipe", "published")  # what tells lines of ablations apart
 
 
 def differences(row: Row, cell: Mapping) -> dict:
@@ -226,7 +218,7 @@ def _panels(frame: pd.DataFrame, panels: Mapping) -> pd.DataFrame:
     frame = frame[frame.kind == "classification"].assign(group="", label="", series="", published=float("nan"))
     cells, found = usual(frame), [frame[:0]]
     base = BASE | dict(cells.get("gmm", {}))
-    own = frame.row.map(lambda row: differences(row, cells["gmm" if row.mask == "gmm" else row.mask]))
+    own = frame.row.map(lambda row: differences(row, cells[row.mask]))
     for group, arms in panels.items():
         for label, differs in arms.items():
             differs = {key: value for key, value in differs.items() if value != base[key]}

@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.ticker import MaxNLocator
 
+from ..train.layers import FILE
 from ..train.rows import LEAST
 from .charts import PAGE, PUBLISHED, Figure, panels, styled
 
-FILE = "layers.csv"
 LABELS = {
     "entropy": "entropy of attention (nats)",
     "distance": "distance of attention (patches)",

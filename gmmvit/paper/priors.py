@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 from scipy import stats
 
+from ..analysis.axes import MODELS
 from ..train.rows import LENGTH, UNLEARNED, Row
 from . import charts
 from .names import DATASETS, MASKS
@@ -17,7 +18,6 @@ from .runs import DONE, NOT_RUN, WITHIN, gains, scores
 from .starts import CELL, Cells, cell_of, usual
 from .tables import AHEAD, BEHIND, Column, Table, gains_told, missing, text
 
-INSTRUMENTS = ("vit_xs", "vit")  # where priors are compared: on the first of them that there are rows of
 PLAIN = "plain"
 UNIFORM, RANDOM = "uniform attention", "random gain, frozen"
 SAME = ("dataset", "model", "recipe", "length")
@@ -28,7 +28,7 @@ ERROR = 0.05  # the chance that any of all arms is marked although none does any
 
 def instrument(frame: pd.DataFrame) -> str:
     """The model that priors are compared on."""
-    return next((model for model in INSTRUMENTS if (frame.model == model).any()), INSTRUMENTS[0])
+    return next((model for model in MODELS if (frame.model == model).any()), MODELS[0])
 
 
 def arms(frame: pd.DataFrame) -> pd.DataFrame:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..analysis import drawn
+from ..analysis.axes import MODELS as COMPARED
 from ..analysis.look import Kernels, beside, by_layer, look_at
 from ..analysis.masks import relative_kernel
 from ..analysis.samples import of_an_arm
@@ -20,7 +21,6 @@ from .runs import DONE
 
 LAST, RESET = "trained", "positions\nre-initialised"  # lines of a figure
 LOOKED = "looked at"
-INSTRUMENT = "vit_xs"
 
 
 class View(NamedTuple):
@@ -46,7 +46,7 @@ def views(rows: pd.DataFrame) -> list[View]:
     So is the model of the comparison of priors, of which there are a dozen and which has a notebook of its own.
     """
     found = {}
-    rows = rows[(rows.state == DONE) & (rows.kind == "classification") & (rows.model != INSTRUMENT)]
+    rows = rows[(rows.state == DONE) & (rows.kind == "classification") & (rows.model != COMPARED[0])]
     for each in rows.itertuples():
         arm = _arm(each.row)
         if arm and (each.model, arm) not in found:

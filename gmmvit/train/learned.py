@@ -16,7 +16,7 @@ import torch.nn as nn
 
 from ..core.attach import Site, masks_of
 from ..core.errors import unknown
-from ..core.grids import Grid
+from ..core.grids import Grid, prefixes
 from ..core.masks import MASKS, SpatialMask, options_of
 from ..core.trace import plain
 from .moved import weight_of
@@ -115,7 +115,7 @@ def _record(name: str, mask: nn.Module, site: Site) -> dict:
         "kind": kind,
         "grid": place.grid,
         "key_grid": place.key_grid,
-        "prefix": place.prefix if isinstance(place.prefix, tuple) else (place.prefix, place.prefix),
+        "prefix": prefixes(place.prefix),
         "heads": site.heads,
         "share_heads": getattr(mask, "share_heads", False),
         "reaches_output": site.reaches_output,
