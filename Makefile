@@ -13,6 +13,7 @@ PIP_INSTALL := $(BIN)/pip install -q --disable-pip-version-check
 
 ROWS = $(BIN)/python pipeline/rows_queue.py $(JOBS)
 TESTS = $(BIN)/pytest $(if $(ARGS),$(ARGS),-n $(or $(JOBS),2) --dist worksteal)
+NOTEBOOKS = $(BIN)/pytest --nbval --nbval-current-env -n $(or $(JOBS),2) --dist loadfile notebooks
 
 # The commands of dvc.yaml call python, papermill and gmmvit by name: they are to be this environment's.
 export PATH := $(abspath $(BIN)):$(PATH)
@@ -24,7 +25,7 @@ help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
 repro: $(STAMP) profile ## every row, table, figure and the report; PROFILE=cpu puts that profile in force, KEEP_GOING=1 passes over failing rows
-	@{ $(ROWS) && $(BIN)/python pipeline/repro.py; } $(if $(KEEP_GOING),|| { code=$$?; $(PARTIAL); exit $$code; })
+	@{ $(ROWS) --all && $(BIN)/python pipeline/repro.py; } $(if $(KEEP_GOING),|| { code=$$?; $(PARTIAL); exit $$code; })
 
 smoke: $(STAMP) ## the smoke pipeline in a clone that is thrown away, and a look at its figures: does everything run here?
 	@copy=$$(mktemp -d) && git clone -q . "$$copy/gmmvit" && PYTHONPATH="$$copy/gmmvit" $(MAKE) -C "$$copy/gmmvit" \
@@ -47,11 +48,11 @@ rows: $(STAMP) profile ## the rows alone; JOBS=4 at a time (else one on each GPU
 	@$(ROWS)
 
 profile: $(STAMP) # puts PROFILE in force; a params.yaml that is none of the profiles' is kept as params.yaml.old
-	@$(if $(PROFILE),$(BIN)/python -m gmmvit.paper.project "$(PROFILE)")
+	@$(if $(PROFILE),$(BIN)/python pipeline/names.py "$(PROFILE)")
 
 test: $(STAMP) ## all tests, JOBS=2 at a time, and the notebooks against their outputs; ARGS="-k masks" is given to one pytest alone
 	$(TESTS)
-	$(if $(ARGS),,$(BIN)/pytest --nbval --nbval-current-env notebooks)
+	$(if $(ARGS),,$(NOTEBOOKS))
 
 quick: $(STAMP) ## the tests that are not marked slow
 	$(TESTS) -m "not slow"

@@ -125,7 +125,7 @@ def draw_learned(name: str) -> Figure:
     """Above, the weights of one patch as the run began, layer by layer; below, as they were learned."""
     run = ROOT / RUN.format(name)
     row = json.loads((run / "metrics.json").read_text())["row"]
-    began, learned = model_of(Row(**row), torch.device("cpu")).spatial_sites, read(run)
+    began, learned = model_of(Row(**row)).spatial_sites, read(run)
     figure = Figure(figsize=(7.2, 3.3), dpi=160, layout="constrained")
     axes = figure.subplots(2, len(LAYERS))
     for column, layer in enumerate(LAYERS):

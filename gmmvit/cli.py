@@ -82,9 +82,15 @@ def table(rows: Sequence[Sequence[object]], head: Sequence[str], left: int = 1) 
 
 def models(arguments: argparse.Namespace) -> None:
     """Prints the backbones with their cost beside the published columns, or the list of timm's files."""
-    from gmmvit.paper import attachable, backbones
+    if arguments.attachable:
+        from gmmvit.paper.attachable import listed
 
-    print(attachable.listed() if arguments.attachable else backbones.ABOUT + "\n" + table(*backbones.costs()))
+        print(listed())
+    else:
+        from gmmvit.paper.backbones import ABOUT, HEAD
+        from gmmvit.paper.counted import backbones
+
+        print(ABOUT, table(backbones(), HEAD), sep="\n")
 
 
 def masks(arguments: argparse.Namespace) -> None:
@@ -297,6 +303,10 @@ VERBS = {
 def main(words: Iterable[str] | None = None) -> int:
     """Runs a verb; every error is one sentence on stderr and exit code 1; GMMVIT_DEBUG=1 shows the traceback too."""
     arguments = parser().parse_args(words if words is None else list(words))
+    if "gmmvit" not in sys.modules:
+        from gmmvit_command import rooms
+
+        rooms()
     try:
         return VERBS[arguments.verb](arguments) or 0
     except Exception as error:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from dvc.dvcfile import Lockfile
 from dvc.stage import serialize
 from dvc.utils.serialize import dumps_yaml
 from dvc.utils.serialize._yaml import parse_yaml
+from names import ROWS
 
 HEAD = "schema: '2.0'\nstages:\n"
 ENTRY = re.compile(r"^  (?=[^ :\n])", re.MULTILINE)  # where an entry begins; a long name is `? name`, then `: content`
@@ -47,6 +49,21 @@ def record(path: Path, stage: str, content: dict) -> None:
         return
     found[stage] = new
     replace(path, head + "".join(found.values()) + tail)
+
+
+def forget(path: Path, profile: str, rows: Collection[str]) -> None:
+    """Takes out the rows of a profile that are none of its `rows` any more, unless their records are still here."""
+    text = path.read_text(encoding="utf-8")
+    head, _, tail = _parts(text)
+    kept = {}
+    for stage, entry in entries(text).items():
+        kind, _, row = stage.partition("@")
+        folder = f"reports/{profile}/runs/{row}"
+        gone = kind in ROWS and row not in rows and f" {folder}/metrics.json\n" in entry
+        if not gone or (path.parent / folder / "metrics.json").is_file():
+            kept[stage] = entry
+    if len(kept) < len(entries(text)):
+        replace(path, head + "".join(kept.values()) + tail)
 
 
 def entries(text: str) -> dict[str, str]:

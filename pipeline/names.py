@@ -1,11 +1,17 @@
-"""What the pipeline needs of params.yaml: the profile and the names of its rows and data sets."""
+"""What the pipeline needs of params.yaml: the profile and the names of its rows and data sets.
+
+python pipeline/names.py cpu  # puts a profile in force
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
+
+from gmmvit_command import rooms
 
 ROOT = Path(__file__).parents[1]
 ROWS, DATA = ("run", "run_dense"), ("data", "data_dense")  # stages of dvc.yaml; a name of each follows an @
@@ -14,12 +20,13 @@ ROWS, DATA = ("run", "run_dense"), ("data", "data_dense")  # stages of dvc.yaml;
 def names() -> dict:
     """{"profile": its name, each of ROWS and DATA: the names below it}, all safe in a path and in a shell.
 
-    gmmvit reads and checks the file, which takes seconds, for torch; what it found is kept until the file changes.
+    What gmmvit found when it read and checked the file is kept until the file changes.
     """
     path, kept = ROOT / "params.yaml", ROOT / "build" / "names.json"
     digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
     if kept.is_file() and (found := json.loads(kept.read_text()))["sha256"] == digest:
         return found
+    rooms()
     from gmmvit.paper.profiles import read
 
     params = read(path)
@@ -32,3 +39,13 @@ def names() -> dict:
     partial.write_text(json.dumps(found))
     os.replace(partial, kept)  # rows that run side by side read it
     return found
+
+
+if __name__ == "__main__":
+    rooms()
+    from gmmvit.paper.project import put_in_force
+
+    try:
+        put_in_force(sys.argv[1])
+    except (ValueError, OSError) as error:
+        sys.exit(str(error))

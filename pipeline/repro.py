@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import psutil
-from names import ROOT, names
+from names import ROOT, ROWS, names
 from stage import WRAPPER
 from stopping import Stop, below, passed_on
 
@@ -21,13 +21,13 @@ def main(words: Sequence[str]) -> int:
     """The exit code of dvc; 143 after a stop, when the stage that was running has saved its state."""
     os.chdir(ROOT)
     try:
-        names()
+        known = names()
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     import dvc.dvcfile
     from dvc.cli import main as dvc_main
-    from lockfile import WholeLock
+    from lockfile import WholeLock, forget
 
     dvc.dvcfile.Lockfile = WholeLock
     alone = len(words) == 2 and words[0] == "-s"
@@ -35,6 +35,8 @@ def main(words: Sequence[str]) -> int:
     os.environ[WRAPPER] = str(os.getpid())
     with passed_on(_leave) as stop:
         code = dvc_main([*(["--wait-for-lock"] if alone else []), "repro", *words])
+    if not (words or code or stop.code):
+        forget(ROOT / "dvc.lock", known["profile"], [row for kind in ROWS for row in known[kind]])
     return stop.code or code
 
 

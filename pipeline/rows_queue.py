@@ -1,6 +1,7 @@
 """The rows of params.yaml that are not done, several at a time, each on a device of its own where there are several.
 
-python pipeline/rows_queue.py 4  # without a number: as many as there are GPUs, without a GPU two
+python pipeline/rows_queue.py 4       # without a number: as many as there are GPUs, without a GPU two
+python pipeline/rows_queue.py 4 --all # and then the notebooks with tables and figures, as many at a time
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from names import DATA, ROOT, ROWS, names
 from stage import QUEUED
 from stopping import Stop, passed_on
 
+NOT_BESIDE = {"run", "profile"}  # notebooks: that of a row, and one that times operators, which wants the machine alone
 REPRO = ("python", "pipeline/repro.py")  # by name, as dvc.yaml has it: the Python of the environment in force
 
 
-def main(jobs: int) -> int:
+def main(jobs: int, notebooks: bool = False) -> int:
     """0 when all rows have ended; asked to stop, it waits until the rows under way have saved their state."""
     try:
         known = names()
@@ -33,11 +35,19 @@ def main(jobs: int) -> int:
         data = [stage for kind in DATA for stage in stages[kind]]
         before = subprocess.call([*REPRO, "--keep-going", "clean", *data], cwd=ROOT)
         rows = [] if stop.signal else stale("-s", *(stage for kind in ROWS for stage in stages[kind]))
-        failed = Queue(rows, jobs, stop).run()  # where a data set is not there, its rows fail at once
-    if stop.signal:
-        return stop.code
-    print(f"{len(rows) - len(failed)} of {len(rows)} rows have ended" + "".join(f"; {row} failed" for row in failed))
-    return 1 if failed or before else 0
+        failed = Queue("row", rows, jobs, stop).run()  # where a data set is not there, its rows fail at once
+        if notebooks and not (stop.signal or failed or before):
+            failed = _tables(known["profile"], jobs, stop)
+    return stop.code or (1 if failed or before else 0)
+
+
+def _tables(profile: str, jobs: int, stop: Stop) -> list[str]:
+    """The notebooks with tables and figures that failed, when all have been run, after what they show was drawn."""
+    if subprocess.call([*REPRO, "-s", f"analyse@{profile}"], cwd=ROOT):
+        return [f"analyse@{profile}"]
+    names = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem not in NOT_BESIDE)
+    waiting = [] if stop.signal else stale("-s", *(f"notebook@{profile}-{name}" for name in names))
+    return Queue("notebook", waiting, jobs, stop).run()
 
 
 def stale(*words: str) -> list[str]:
@@ -51,36 +61,39 @@ def _say(stop: Stop) -> None:
 
 
 class Queue:
-    """Rows that wait, rows under way by the slot they have, and rows that failed."""
+    """Stages of one kind that wait, those under way by the slot they have, and those that failed."""
 
-    def __init__(self, rows: list[str], jobs: int, stop: Stop):
-        self.rows, self.stop, self.failed = rows, stop, []
+    def __init__(self, kind: str, stages: list[str], jobs: int, stop: Stop):
+        self.kind, self.stages, self.stop, self.failed = kind, stages, stop, []
         self.devices = devices(os.environ, gpus())
         self.jobs = jobs or len(self.devices) or min(2, cores())
         self.running: dict[int, tuple[str, subprocess.Popen]] = {}
 
     def run(self) -> list[str]:
-        """The rows that failed, when none is left."""
-        waiting = list(enumerate(self.rows, 1))
+        """The stages that failed, when none is left."""
+        waiting = list(enumerate(self.stages, 1))
         while self.running or waiting and not self.stop.signal:
             for slot in range(self.jobs):
                 if waiting and slot not in self.running and not self.stop.signal:
-                    number, row = waiting.pop(0)
-                    print(f"row {number} of {len(self.rows)}: {row}", flush=True)
-                    self.running[slot] = row, self.start(row, slot)
+                    number, stage = waiting.pop(0)
+                    print(f"{self.kind} {number} of {len(self.stages)}: {stage}", flush=True)
+                    self.running[slot] = stage, self.start(stage, slot)
             time.sleep(0.1)
-            for slot, (row, process) in list(self.running.items()):
+            for slot, (stage, process) in list(self.running.items()):
                 if process.poll() is not None:
                     del self.running[slot]
-                    self.failed += [row] * bool(process.returncode)
+                    self.failed += [stage] * bool(process.returncode)
+        if self.stages and not self.stop.signal:
+            ended = f"{len(self.stages) - len(self.failed)} of {len(self.stages)} {self.kind}s have ended"
+            print(ended + "".join(f"; {stage} failed" for stage in self.failed), flush=True)
         return self.failed
 
-    def start(self, row: str, slot: int) -> subprocess.Popen:
-        """A row's process, in a session of its own: Ctrl-C in the terminal is for us to pass on."""
+    def start(self, stage: str, slot: int) -> subprocess.Popen:
+        """A stage's process, in a session of its own: Ctrl-C in the terminal is for us to pass on."""
         env = {"OMP_NUM_THREADS": str(max(1, cores() // self.jobs)), **os.environ, QUEUED: str(self.jobs)}
         if len(self.devices) > 1:
             env["CUDA_VISIBLE_DEVICES"] = self.devices[slot % len(self.devices)]
-        return subprocess.Popen([*REPRO, "-s", row], cwd=ROOT, env=env, start_new_session=True)
+        return subprocess.Popen([*REPRO, "-s", stage], cwd=ROOT, env=env, start_new_session=True)
 
 
 def cores() -> int:
@@ -116,4 +129,5 @@ def gpus() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int((sys.argv[1:] or [0])[0])))
+    given = [word for word in sys.argv[1:] if word != "--all"]
+    sys.exit(main(int((given or [0])[0]), "--all" in sys.argv))

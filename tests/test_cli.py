@@ -16,6 +16,7 @@ from gmmvit.data import places
 from gmmvit.fetch import NotObtained, obtain
 
 ROOT = Path(__file__).parents[1]
+PAPER = ROOT / "profiles" / "paper.yaml"
 WORDS = """
 import sys, gmmvit_command
 sys.argv = ["gmmvit", *sys.argv[1:]]
@@ -33,6 +34,30 @@ def test_help_and_wrong_words_are_answered_without_torch(words, code):
     assert "usage: gmmvit" in done.stdout + done.stderr
 
 
+def test_verbs_that_only_read_load_no_torch(in_force):
+    """Reading and planning the 605 rows of `paper` takes no model; a second of waiting would be torch."""
+    lines = ["import sys", "from gmmvit_command import rooms", "rooms()", "from gmmvit.cli import main"]
+    for words in (["check"], ["models"], ["rows", str(PAPER)], ["plan", str(PAPER)], ["results", "a"]):
+        lines.append(f"print(*{words}, main({words}), 'torch' in sys.modules, file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=in_force, capture_output=True, text=True)
+    said = [line.split()[-2:] for line in done.stderr.splitlines()]
+    assert said == [["0", "False"]] * 5, done.stderr
+    assert "vit_xs + gmm" in done.stdout and "a-row: " not in done.stdout and "605" in done.stdout
+
+
+def test_the_front_door_opens_for_the_first_who_asks_for_a_name_of_it(tmp_path):
+    (tmp_path / "gmmvit" / "room").mkdir(parents=True)
+    (tmp_path / "gmmvit" / "__init__.py").write_text("print('opened')\nfrom .room import inner\nname = inner + 1\n")
+    (tmp_path / "gmmvit" / "room" / "__init__.py").write_text("inner = 1\n")
+    (tmp_path / "gmmvit" / "room" / "b.py").write_text("from .. import room\n")
+    lines = ["from gmmvit_command import rooms", "package = rooms()", "import gmmvit.room.b", "print('shut')"]
+    lines += ["from gmmvit import name", "import gmmvit", "print(name, gmmvit.name, gmmvit is package is rooms())"]
+    shutil.copy(ROOT / "gmmvit_command.py", tmp_path)
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["shut", "opened", "2 2 True"], done.stderr
+
+
+@pytest.mark.slow
 def test_the_program_is_installed_under_its_name():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"gmmvit": "gmmvit_command:main"}

@@ -17,6 +17,7 @@ from ..train.classify import Classification, numpy_seed
 from ..train.mixing import mixed_sample
 from ..train.rows import LENGTH, START_OPTIONS, Row
 from ..train.start import fresh_model, position_parameters
+from .axes import FEW
 from .fields import VoidField, effective_receptive_field
 from .positions import position_biases, reset_positions
 
@@ -109,7 +110,7 @@ def _fields(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:
 
 def _field(task: Classification, model: nn.Module, features: str = "last") -> tuple[np.ndarray, str]:
     """A receptive field by the paper's protocol, before the norm where that one is void (erratum A5)."""
-    count = min(FIELD_IMAGES, len(task.sources["test"]))
+    count = min(FIELD_IMAGES, FEW.get(task.row.dataset, FIELD_IMAGES), len(task.sources["test"]))
     places = np.array_split(np.arange(count), -(-count // FIELD_BATCH))
     try:
         field = effective_receptive_field(model, (task.shown("test", some)[0] for some in places), features, count)

@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 def at_start(row: Row) -> Shape | None:
     """The masks of a row as its training finds them; None of a row without any."""
     with torch.random.fork_rng(devices=[]):
-        model = model_of(row, torch.device("cpu"))
+        model = model_of(row)
     return shape((site.mask, site) for site in getattr(model, "spatial_sites", ()))
 
 

@@ -21,7 +21,7 @@ from ..train.recipes import find
 from ..train.update import Update
 from .harness import Step, interleaved, training_step
 
-BACKBONES = ("vit", "swin", "cait", "pit", "t2t")
+BACKBONES = ("vit", "vit_xs", "swin", "cait", "pit", "t2t")
 SIDE, SIDE_ON_CUDA = 2048, 8192  # of the matrices whose product is the peak, and keeps the device busy for a while
 COMMON = {"img_size": 32, "num_classes": 10, "drop_path_rate": 0.1, "mlp_ratio": 2.0}
 TIMMS_OWN: dict[str, Callable[[], nn.Module]] = {  # timm's classes in the same widths: is our stock model a fair one?
@@ -61,16 +61,19 @@ def _backbone(name: str, batch: int, rounds: int, world: World, dtype: torch.dty
     images = torch.randn(batch, 3, 32, 32).to(world.device)
     labels = torch.randint(10, (batch,)).to(world.device)
     steps: dict[str, Step] = stock_steps(name, images, labels)
-    for arm, mask in (("ours", None), ("gmm", "gmm")):
-        steps[arm] = our_step(create_model(name, mask=mask), images, labels, dtype, world)
+    for arm, mask in (("ours", None), ("ours, again", None), ("gmm", "gmm"), ("elm", "elm")):
+        steps[arm] = our_step(set_fused(create_model(name, mask=mask), True), images, labels, dtype, world)
     steps["peak"] = product(world, dtype)
     seconds = interleaved(steps, rounds, lambda line: say(f"{name}: {line}"))
     peak = 2 * side(world) ** 3 / seconds.pop("peak")
+    spread = abs(seconds.pop("ours, again") / seconds["ours"] - 1)
     stock = min(seconds[arm] for arm in seconds if arm.startswith("stock"))
     needed = 6 * batch * cost(create_model(name)).macs_full  # FLOP of a step: three times the forward pass
     return {
         "images_per_second": {arm: round(batch / s, 1) for arm, s in seconds.items()},
         "over_stock": {arm: round(stock / seconds[arm], 3) for arm in ("ours", "gmm")},
+        "over_ours": {arm: round(seconds[arm] / seconds["ours"] - 1, 4) for arm in ("gmm", "elm")},
+        "spread": round(spread, 4),
         "timm_over_stock": {arm: round(stock / s, 3) for arm, s in seconds.items() if arm == "timm"},
         "peak_gflops": round(peak / 1e9, 1),
         "share_of_peak": round(needed / seconds["gmm"] / peak, 3),

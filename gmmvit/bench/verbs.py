@@ -28,10 +28,22 @@ def model_of(arguments: Namespace, valid: Iterable[str] = ()) -> str | None:
 
 def masks(arguments: Namespace, device: str) -> Said:
     """What a mask costs in a training step."""
-    from .masks import bench_masks
+    from .masks import BACKBONES, PAPERS, bench_masks
 
-    model, rounds = model_of(arguments) or "gmmvit_vit", arguments.rounds or 20
-    figures = bench_masks(model, arguments.batch, rounds, device=device)
+    model, rounds = model_of(arguments), arguments.rounds or 20
+    figures = bench_masks(model or "gmmvit_vit", batch=arguments.batch, rounds=rounds, device=device)
+    parts = _overheads(figures)
+    if not model and not arguments.ways:
+        figures["backbones"] = {
+            name: bench_masks(f"gmmvit_{name}", PAPERS, arguments.batch, -(-rounds // 2), device=device)
+            for name in BACKBONES
+        }
+        parts += [part for each in figures["backbones"].values() for part in _overheads(each)]
+    return _with_ways(figures, parts, device, rounds) if arguments.ways else (figures, parts)
+
+
+def _overheads(figures: dict) -> list:
+    """A model's steps with each mask, and how far they can be told apart."""
     rows = [
         (
             name,
@@ -40,9 +52,9 @@ def masks(arguments: Namespace, device: str) -> Said:
         )
         for name, speed in figures["images_per_second"].items()
     ]
-    said = (rows, ("a training step with", "images/s", "time", "bytes for backward"))
-    parts = [said, f"over the faster step without a mask: {figures['without']} attention"]
-    return _with_ways(figures, parts, device, rounds) if arguments.ways else (figures, parts)
+    said = (rows, (f"a training step of {figures['model']} with", "images/s", "time", "bytes for backward"))
+    without = f"over the faster step without a mask: {figures['without']} attention"
+    return [said, f"{without}; two equal steps differ by {figures['spread']:.1%}"]
 
 
 def _with_ways(figures: dict, parts: list, device: str, rounds: int) -> Said:

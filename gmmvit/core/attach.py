@@ -21,7 +21,7 @@ from .rewrite import CHILD
 from .rewritten import Paths, Reporting, Rewritten, subclass
 from .start import choose_start, refuse_wrapped, say_start
 from .trace import plain, tensors_of
-from .ways import FLEX, FUSED, avoiding
+from .ways import WHOLE, avoiding
 
 Place = tuple[Grid, Grid, int | tuple[int, int]]  # grid, key grid, prefix
 
@@ -169,7 +169,7 @@ def _image(model: nn.Module, img_size: int | Grid | None) -> torch.Tensor:
 
 def _softmax_callers(model: nn.Module, image: torch.Tensor, told: bool) -> list[Call]:
     try:
-        with avoiding(FUSED, FLEX):  # of masks that are there already
+        with avoiding(*WHOLE):  # of masks that are there already
             calls = softmax_callers(model, image)
             return [call for call in calls if CHILD not in call.name.split(".")]  # a mask may take a softmax itself
     except (RuntimeError, AssertionError, IndexError, ValueError) as error:  # each model refuses in its own way
@@ -309,7 +309,7 @@ def _reaches(model: nn.Module, run: Callable[[torch.Tensor], object], image: tor
 
     handle = site.mask.register_forward_hook(poison)
     try:
-        with at_rest(model), avoiding(FUSED, FLEX):  # they do not call the mask
+        with at_rest(model), avoiding(*WHOLE):  # they do not call the mask
             output = run(image)
     finally:
         handle.remove()

@@ -16,6 +16,7 @@ class SpatialBias(SpatialMask):
     """A weight B_ij that is added to the scores."""
 
     additive = True
+    by_weight = True
     relative = False  # whether it depends on the relative position alone, so that `fold` finds its place in a table
 
     def __init__(self, grid: Grid, heads: int, *args: Any, **place: Any):

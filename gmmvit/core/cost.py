@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from .grids import Grid, pair
 from .products import at_rest
+from .ways import NATIVE, avoiding
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def cost(model: nn.Module, img_size: int | Grid | None = None) -> Cost:
             if isinstance(module, (nn.Linear, nn.Conv2d, nn.LayerNorm, nn.GELU, GELU)):
                 count = module.register_forward_hook(lambda each, _, output: macs.append(paper_macs(each, output)))
                 stack.callback(count.remove)
-        for context in (at_rest(model), torch.enable_grad(), explicit, flops, layers):
+        for context in (at_rest(model), torch.enable_grad(), explicit, avoiding(NATIVE), flops, layers):
             stack.enter_context(context)
         model(image)  # with gradients: without them fused paths hide products from the counter
     return Cost(

@@ -34,6 +34,8 @@ class Constant(SpatialMask):
 class ConstantMask(Constant):
     """scores * M or scores + B."""
 
+    by_weight = True
+
     def __init__(self, mask: SpatialMask):
         super().__init__(mask)
         self.register_buffer("constant", mask.full_weight() * self.taken_scale)  # (heads or 1, Pq + Nq, Pk + Nk)

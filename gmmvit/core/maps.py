@@ -23,7 +23,7 @@ from .grids import layout
 from .products import FUSED_CALLS, PRODUCTS, SOFTMAXES, Call, mixes_channels, running_calls
 from .rewrite import CHILD
 from .trace import plain, tensors_of
-from .ways import FLEX, avoiding
+from .ways import FLEX, NATIVE, avoiding
 
 ALL = slice(None)
 
@@ -61,7 +61,7 @@ def attention_maps(
     with ExitStack() as stack:
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and importing it takes seconds
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(avoiding(FLEX))  # which has no map to read
+        stack.enter_context(avoiding(FLEX, NATIVE))  # which have no map to read
         recorder = _Recorder(model, layers, rows, stack.enter_context(running_calls(model)))
         for mask in modules.values():
             if getattr(mask, "where", None) == "probabilities":
@@ -89,7 +89,7 @@ class _Recorder(TorchFunctionMode):
         self.held: dict[str, torch.Tensor] = {}  # the maps, and those that an index may still mean
         self.seen: list[str] = []  # attention layers in forward order
         self.called = False
-        self.scores = WeakTensorKeyDictionary()  # the Scores that a tensor was made from
+        self.scores = WeakTensorKeyDictionary()  # the Scores that a tensor was made from, the last first
 
     def check(self) -> None:
         """Raises a sentence for what was wanted and not recorded."""
@@ -134,19 +134,22 @@ class _Recorder(TorchFunctionMode):
             scores = Scores(name, 0, (len(query), len(key)))
             self._record(scores, lambda rows: rows_of(multi_head_softmax(*args, **kwargs), rows))
         elif func in PRODUCTS and len(operands) > 1 and min(operand.ndim for operand in operands[-2:]) > 2:
-            self.scores[result] = Scores(name, operands[-2].shape[-1], tuple(result.shape[-2:]))
-        elif scores := self._source(operands):
+            product = Scores(name, operands[-2].shape[-1], tuple(result.shape[-2:]))
+            self.scores[result] = [product, *self._sources(operands)]  # it may be one that mixes the heads of scores
+        elif sources := self._sources(operands):
             if func not in SOFTMAXES:
                 for each in tensors_of(result):
-                    self.scores[each] = scores
-            elif tuple(result.shape[-2:]) == scores.size and _axis(*args, **kwargs) in (-1, result.ndim - 1):
-                self._record(scores, lambda rows: rows_of(result, rows))
+                    self.scores[each] = sources
+            elif _axis(*args, **kwargs) in (-1, result.ndim - 1):
+                scores = next((each for each in sources if each.size == tuple(result.shape[-2:])), None)
+                if scores:
+                    self._record(scores, lambda rows: rows_of(result, rows))
 
-    def _source(self, operands: list[torch.Tensor]) -> Scores | None:
+    def _sources(self, operands: list[torch.Tensor]) -> list[Scores]:
         """The scores that one of the tensors was made from, if their module is still running."""
-        found = [scores for operand in operands if (scores := self.scores.get(operand))]
+        found = dict.fromkeys(scores for operand in operands for scores in self.scores.get(operand, ()))
         running = {call.name for call in self.running} if found else ()
-        return next((scores for scores in found if scores.name in running), None)
+        return [scores for scores in found if scores.name in running]
 
     def _record(self, scores: Scores, compute: Callable[[slice], torch.Tensor]) -> None:
         call = next(call for call in reversed(self.running) if call.name == scores.name)

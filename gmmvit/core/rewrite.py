@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -20,9 +20,10 @@ from torch import fx
 from .alike import traced
 from .apart import KERNELS, LAYERS, take_apart, with_attn_mask
 from .masks import SpatialMask
+from .native import PARTS, in_parts, masked_attention
 from .products import FUSED_CALLS, Product, fused_attention, is_plain, product_nodes, softmax_layer
 from .trace import CHILD, Untraceable, behind, exported, own_forward
-from .ways import EXPLICIT, FLEX, FUSED, flexed
+from .ways import EXPLICIT, FLEX, FUSED, NATIVE, flexed
 
 ADDITIONS = (operator.add, torch.add, "add")
 HOLDERS = (RelPosMlp, RelPosBias)  # called with the scores, to which they add get_bias()
@@ -36,12 +37,12 @@ def graph_of(module: nn.Module, arguments: tuple, way: str = EXPLICIT, shapes: b
     if way == EXPLICIT:
         take_apart(graph, KERNELS)
     if hasattr(module, CHILD):
-        {EXPLICIT: _into_scores, FUSED: _into_fused, FLEX: _into_flex}[way](module, graph)
-        _unbind_before_permute(graph)
+        _INTO[way](module, graph)
+        _unbind_before_permute(graph, way)
     return graph
 
 
-def _unbind_before_permute(graph: fx.Graph) -> None:
+def _unbind_before_permute(graph: fx.Graph, way: str) -> None:
     """Takes q, k and v apart before they are permuted: the same views, whose gradients are put together in one copy.
 
     timm permutes first; then backward stacks the three gradients and copies the whole once more.
@@ -57,6 +58,8 @@ def _unbind_before_permute(graph: fx.Graph) -> None:
             continue
         rest = [axis - (axis > order[0]) for axis in order[1:]]
         node.args, node.kwargs = (source.args[0], order[0]), {}
+        if way == NATIVE and len(parts) == PARTS:
+            node.op, node.target = "call_function", in_parts
         for part in parts:
             with graph.inserting_after(part):
                 permuted = graph.call_method("permute", (part, *rest))
@@ -239,25 +242,37 @@ def add_bias(
     return bias if attn_mask is None else with_attn_mask(bias, attn_mask)
 
 
-def _into_flex(module: nn.Module, graph: fx.Graph) -> None:
+def _into_kernel(kernel: Callable, module: nn.Module, graph: fx.Graph) -> None:
+    """Calls `kernel(query, key, value, masks, attn_mask, scale)` where the module calls torch's fused kernel."""
     calls = [node for node in graph.nodes if node.target in FUSED_CALLS]
-    masks: dict[fx.Node, list[str]] = {}
-    for product, key in _by_place(module)[1]:
+    before, after = _by_place(module)
+    if any(product.ordinal >= len(calls) for product, _ in (*before, *after)):
+        raise Untraceable(f"{type(module).__name__} calls no kernel for a product")
+    masks: dict[fx.Node, list[str]] = {calls[product.ordinal]: [] for product, _ in before}
+    for product, key in after:
         mask = getattr(module, CHILD)[key]
-        if product.ordinal >= len(calls) or product.head_dim != -3 or not isinstance(mask, SpatialMask):
-            raise Untraceable(f"{type(module).__name__}: FlexAttention wants a SpatialMask on (B, heads, N, N) scores")
-        if mask.where != "scores":
-            raise Untraceable("FlexAttention has no place for a mask after the softmax")
+        if product.head_dim != -3 or not isinstance(mask, SpatialMask):
+            raise Untraceable(f"{type(module).__name__}: a kernel wants a SpatialMask on (B, heads, N, N) scores")
+        if mask.where != "scores" or not mask.by_weight:
+            raise Untraceable("a kernel has no place for a mask that is more than a weight of the scores")
         masks.setdefault(calls[product.ordinal], []).append(f"{CHILD}.{key}")
     _into_operands(module, graph, calls)
     for call, names in masks.items():
         query, keys, values, named = _arguments(call)
         options = {name: value for name, value in named.items() if name in ("attn_mask", "scale")}
         if any(value not in (None, 0, 0.0, False) for name, value in named.items() if name not in options):
-            raise Untraceable("FlexAttention has no dropout")
+            raise Untraceable("kernels that take masks have no dropout")
         with graph.inserting_before(call):
             attributes = [graph.get_attr(name) for name in names]
-            call.target, call.args, call.kwargs = flexed, (query, keys, values, attributes), options
+            call.target, call.args, call.kwargs = kernel, (query, keys, values, attributes), options
+
+
+_INTO = {
+    EXPLICIT: _into_scores,
+    FUSED: _into_fused,
+    FLEX: partial(_into_kernel, flexed),
+    NATIVE: partial(_into_kernel, masked_attention),
+}
 
 
 def _arguments(call: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, dict]:

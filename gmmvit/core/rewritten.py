@@ -19,12 +19,13 @@ from torch import fx
 
 from . import sizes
 from .gaussians import GaussianMask
+from .native import computed_in
 from .products import Product
 from .rewrite import CHILD, compiled, graph_of
 from .spatial import no_decay
 from .together import computed_together
 from .trace import Untraceable, exported, pattern_of, tensors_of
-from .ways import EXPLICIT, FLEX, FUSED, best_way, fuses
+from .ways import EXPLICIT, FLEX, FUSED, NATIVE, best_way, fuses
 
 SEEING = ("forward", "forward_features", "forward_intermediates")  # what a model does with images
 MOST_PATHS = 256  # kinds of calls whose graphs a module keeps
@@ -52,12 +53,25 @@ class Rewritten:
         return self._prepare(arguments, self._way(arguments))(self, *tensors_of(arguments))
 
     def _way(self, arguments: tuple) -> str:
-        """The way of a call: fused kernels only where the attention itself would call one."""
+        """The way of a call: kernels only where the attention itself would call one, or for speed alone does not."""
         first = next(tensors_of(arguments))
-        if not self._fuses() or exported(first):
+        if exported(first):
             return EXPLICIT
-        device, keys = first.device.type, max(product.keys for product, _ in self._sites)
-        return best_way(device, self._additive(), keys)
+        products = [product for product, _ in self._sites]
+        widths = [product.width for product in products]
+        width = None if None in widths else max(widths)
+        device, keys = first.device.type, max(product.keys for product in products)
+        way = best_way(device, self._additive(), keys, width, computed_in(first))
+        if way == NATIVE:
+            masks = getattr(self, CHILD).values()
+            seen = any(mask._forward_hooks or mask._forward_pre_hooks for mask in masks) or self._shows_maps()
+            return EXPLICIT if seen or not (self._fuses() or getattr(self, "native_attn", False)) else NATIVE
+        return way if self._fuses() else EXPLICIT
+
+    def _shows_maps(self) -> bool:
+        """Whether someone hooked the dropout after the softmax, as maps are read out of timm's models."""
+        dropout = getattr(self, "attn_drop", None)
+        return bool(getattr(dropout, "_forward_hooks", ()) or getattr(dropout, "_forward_pre_hooks", ()))
 
     def _fuses(self) -> bool:
         return getattr(self, "fused_attn", all(product.fused for product, _ in self._sites))
@@ -86,10 +100,12 @@ class Rewritten:
 
     def _add_path(self, key: tuple[bool, str, Any], arguments: tuple) -> Callable:
         way = key[1]
+        if way == NATIVE:  # whoever traces or compiles this module later finds the product
+            self._prepare(arguments, EXPLICIT)
         try:
             path = compiled(graph_of(self, arguments, way))
         except Untraceable:
-            if way == FLEX:  # what it cannot do, such as dropout, is done explicitly
+            if way in (FLEX, NATIVE):  # what they cannot do, such as dropout, is done explicitly
                 path = self._prepare(arguments, EXPLICIT)
             else:
                 key, path = _sized(key, arguments), compiled(graph_of(self, arguments, way, shapes=True))

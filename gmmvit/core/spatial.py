@@ -25,6 +25,7 @@ class SpatialMask(nn.Module):
     takes_scale = False  # may be handed the scores before their constant factor (1 / sqrt(width)), and that factor
     where = "scores"  # or "probabilities": after the softmax; or "product": `operands` changes query and key before it
     needs_width = False  # whether it is told the channels of a head, as `width`
+    by_weight = True  # whether `full_weight` says all that `forward` does, as a class with a forward of its own tells
     taken_scale = 1.0  # that factor, where the rewritten attention leaves it to the mask
     scalars: tuple[str, ...] = ()  # learned scalars, which want no weight decay
     strengths: tuple[str, ...] = ()  # the options that say how much it does before it is trained
@@ -54,6 +55,11 @@ class SpatialMask(nn.Module):
         self.image: Grid | None = None  # the size of the images it was attached for
         self.learned_on = self.grid, self.key_grid  # of what is learned for each pair of patches
         self._met: dict[tuple, SpatialMask] = {}  # what it is for (size of images, queries, keys)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "forward" in vars(cls):
+            cls.by_weight = vars(cls).get("by_weight", False)
 
     @classmethod
     def words(cls) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""How a masked attention is computed: the explicit product, torch's fused kernel with a bias, or FlexAttention.
+"""How a masked attention is computed: the explicit product, our kernel for CPUs, torch's fused one, FlexAttention.
 
 Which one is taken is a table of this file's neighbour, ways.toml: for each kind of device and of mask, from how many
 keys on. `gmmvit bench masks --device cuda --ways` measures and fills it.
@@ -14,22 +14,32 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
+
+from . import native
+from .trace import exported
 
 if TYPE_CHECKING:
     from .masks import SpatialMask
 
-EXPLICIT, FUSED, FLEX = "explicit", "fused", "flex"
+EXPLICIT, FUSED, FLEX, NATIVE = "explicit", "fused", "flex", "native"
+WHOLE = FUSED, FLEX, NATIVE  # which keep scores and probabilities to themselves
 TABLE: dict[str, dict[str, list]] = tomllib.loads((files(__package__) / "ways.toml").read_text())
 _AVOIDED: list[str] = []  # ways not to be taken for a while
+_REPLACED: list[Callable] = []  # torch's fused kernel, while another stands in its place
 
 
-def best_way(device: str, additive: bool, keys: int) -> str:
-    """The way for masks on so many keys; a device that is not in the table takes the explicit product."""
+def best_way(
+    device: str, additive: bool, keys: int, width: int | None = None, dtype: torch.dtype = torch.float32
+) -> str:
+    """The way for masks on so many keys of so many channels a head; devices that are not in the table: explicit."""
     steps = TABLE.get(device, {}).get("additive" if additive else "multiplicative", ())
     way = next((name for least, name in reversed(steps) if keys >= least), EXPLICIT)
     if way == FLEX and torch.are_deterministic_algorithms_enabled():  # its kernels add a mask's gradient up by atomics
         way = EXPLICIT
-    return EXPLICIT if way in _AVOIDED else way
+    if way == NATIVE and (torch.compiler.is_compiling() or not native.suits(keys, width, dtype)):
+        way = EXPLICIT
+    return EXPLICIT if avoided(way) else way
 
 
 def fuses(mask: SpatialMask | type[SpatialMask]) -> bool:
@@ -37,9 +47,9 @@ def fuses(mask: SpatialMask | type[SpatialMask]) -> bool:
     return getattr(mask, "additive", False) or getattr(mask, "where", "scores") == "product"
 
 
-def way_of(mask: type[SpatialMask], device: str, keys: int) -> str:
-    """The way of attention with one mask of a kind, as it is by default."""
-    return EXPLICIT if mask.where == "probabilities" else best_way(device, fuses(mask), keys)
+def way_of(mask: type[SpatialMask], device: str, keys: int, width: int = 32) -> str:
+    """The way of attention with one mask of a kind, as it is by default, for heads of so many channels."""
+    return EXPLICIT if mask.where == "probabilities" else best_way(device, fuses(mask), keys, width)
 
 
 @contextmanager
@@ -51,6 +61,33 @@ def avoiding(*ways: str) -> Iterator[None]:
         yield
     finally:
         del _AVOIDED[before:]
+
+
+def avoided(way: str) -> bool:
+    """Whether a way is not to be taken at present."""
+    return way in _AVOIDED
+
+
+@contextmanager
+def own_attention() -> Iterator[None]:
+    """Inside, attention without masks is as quick on a CPU as with them; torch's fused kernel there is slow."""
+    if F.scaled_dot_product_attention is _own_attention:
+        yield
+        return
+    _REPLACED.append(F.scaled_dot_product_attention)
+    F.scaled_dot_product_attention = _own_attention
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = _REPLACED.pop()
+
+
+def _own_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+    traced = exported(query) or torch.compiler.is_compiling()
+    if traced or dropout_p or is_causal or enable_gqa or query.device.type != "cpu":
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        return _REPLACED[-1](query, key, value, attn_mask, dropout_p, is_causal, **options)
+    return native.masked_attention(query, key, value, (), attn_mask, scale, here=not avoided(NATIVE))
 
 
 def flexed(

@@ -16,7 +16,7 @@ from timm.models.swin_transformer_v2 import SwinTransformerV2Block
 
 from ..core.attach import Site, attach
 from ..core.masks import SpatialMask
-from ..models.parts import fused_off_cpu
+from ..models.parts import set_fused
 from ..train.weights import from_file, from_timm, take
 
 STRIDES = (4, 8, 16, 32)
@@ -121,7 +121,7 @@ def pyramid(
         _copy(whole, body)
     for block in body.modules():
         block.__class__ = PADDED_FIRST.get(type(block), type(block))
-    made = Pyramid(fused_off_cpu(body, device))
+    made = Pyramid(set_fused(body, True) if device.type != "cpu" else body)
     if mask != "none":
         with torch.random.fork_rng(devices=[]):  # a head that comes next starts as it would without the mask
             attach(made, mask, **{"start": "paper"} | (mask_options or {}))

@@ -14,8 +14,8 @@ from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastL
 
 from ..core.attach import Site
 from .backbone import Pyramid, sites_within
+from .sets import ANCHORS
 
-ANCHORS = (32, 64, 128, 256, 512)  # side in pixels, of a stride each: 4, 8, 16, 32, 64
 RATIOS = (0.5, 1.0, 2.0)
 
 

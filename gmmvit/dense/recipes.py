@@ -27,7 +27,6 @@ class DenseRecipe(Recipe):
     power: float = 1.0  # of the polynomial
     warmup_steps: int = 0
     warmup_start: float = 1e-3  # share of the rate in step 0
-    epoch_steps: int = 0  # 0: whole batches of a pass over the images
     evaluation: Literal["whole", "sliding"] = "whole"  # of a segmenter: at once, or crop by crop
     width: int  # channels of FPN and mask head, or of UPerNet
     regions: int = 512  # of an image that a detector's heads learn from in a step
@@ -38,10 +37,6 @@ class DenseRecipe(Recipe):
     def score(self) -> str:
         """The result of an epoch, in %."""
         return SCORE[self.kind]
-
-    def steps_per_epoch(self, images: int) -> int:
-        """Steps between two tests."""
-        return self.epoch_steps or super().steps_per_epoch(images)
 
     def schedule(self, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Callable[[int], float]:
         """set_lr(step) -> learning rate, set in every group; it depends on the step alone."""

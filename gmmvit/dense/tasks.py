@@ -18,7 +18,7 @@ from ..train import kernels
 from ..train.processes import World
 from ..train.rows import Row
 from ..train.shares import evaluation_keys, training_keys
-from . import evaluate, segmenter, sets
+from . import evaluate, opened, segmenter, sets
 from .backbone import Pyramid, pyramid, statistics
 from .crops import for_segmentation
 from .detector import Detector
@@ -54,7 +54,7 @@ class Dense:
     @cached_property
     def sources(self) -> dict:
         """The samples of each split."""
-        return sets.load(self.row.dataset)
+        return opened.load(self.row.dataset)
 
     @cached_property
     def steps(self) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 from ..data import sums
 from ..data.places import MARKER, alone, downloads, folder_of, locate, record_of, root, scratch, write_json
 from ..dense import ade, coco
-from ..dense.sets import LAYOUTS, DenseSet, changed, files_of, find, load
+from ..dense.opened import LAYOUTS, changed, files_of, load
+from ..dense.sets import DenseSet, find
 from . import shapes
 
 DRAWN: dict[str, tuple[Callable[[Path], None], str]] = {  # what draws a set, and the file that it makes last

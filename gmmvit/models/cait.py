@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 from timm.models.cait import Cait, LayerScaleBlockClassAttn
 
-from .parts import Size, constant_drop_path, patch_for, side, xavier_normal, xavier_normal_patches
+from .parts import SideBySide, Size, constant_drop_path, patch_for, side, xavier_normal, xavier_normal_patches
 
 HEAD_DIM = 64
 
@@ -58,7 +57,7 @@ class TalkingHeads(nn.Module):
 
 def mix_heads(attn: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
     """Head g becomes the sum over h of mix[h, g] times head h."""
-    return F.linear(attn.permute(0, 2, 3, 1), mix.t()).permute(0, 3, 1, 2)  # (B, heads, Nq, Nk)
+    return (mix.t()[None] @ attn.flatten(2)).unflatten(2, attn.shape[2:])  # (B, heads, Nq, Nk)
 
 
 class ClassLayer(LayerScaleBlockClassAttn):
@@ -86,6 +85,7 @@ class CaiT(Cait):
             attn_block_token_only=TalkingHeads,
             block_layers_token=ClassLayer,
             init_values=0.1,
+            patch_layer=SideBySide,
             norm_layer=nn.LayerNorm,
             **options,
         )

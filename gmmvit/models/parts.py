@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import torch
 import torch.nn as nn
-from timm.layers import DropPath
+from timm.layers import DropPath, PatchEmbed
 
 Size = int | tuple[int, int]  # of an image in pixels: its side, or (rows, columns)
 
@@ -66,10 +66,22 @@ def constant_drop_path(model: nn.Module, rate: float) -> None:
                 setattr(module, name, DropPath(rate) if rate else nn.Identity())
 
 
+class SideBySide(PatchEmbed):
+    """Patches whose channels lie side by side: a convolution leaves them apart, and sums after it keep to that."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).contiguous()
+
+
 def explicit_attention_on_cpu(model: nn.Module) -> None:
-    """Takes Q K^T itself where there is no accelerator: fused attention slows these models down by up to 2.8 there."""
+    """Takes Q K^T itself where there is no accelerator: fused attention slows these models down by up to 2.8 there.
+
+    With masks they may still be computed by our own kernel, which is faster than both.
+    """
     if not torch.accelerator.is_available():
-        set_fused(model, False)
+        for module in set_fused(model, False).modules():
+            if hasattr(module, "fused_attn"):
+                module.native_attn = True
 
 
 def set_fused(model: nn.Module, fused: bool) -> nn.Module:
@@ -78,8 +90,3 @@ def set_fused(model: nn.Module, fused: bool) -> nn.Module:
         if hasattr(module, "fused_attn"):
             module.fused_attn = fused
     return model
-
-
-def fused_off_cpu(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model, with fused attention where it will run elsewhere than on a CPU; Swin's too, which timm leaves off."""
-    return set_fused(model, True) if device.type != "cpu" else model

@@ -10,7 +10,7 @@ from typing import Any
 
 from timm.models.vision_transformer_relpos import VisionTransformerRelPos
 
-from .parts import Size, patch_for, side
+from .parts import SideBySide, Size, patch_for, side
 
 
 class RelPosViT(VisionTransformerRelPos):
@@ -27,5 +27,6 @@ class RelPosViT(VisionTransformerRelPos):
             qkv_bias=False,
             rel_pos_type="mlp",
             fc_norm=True,
+            embed_layer=SideBySide,
             **options,
         )

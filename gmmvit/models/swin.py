@@ -30,7 +30,7 @@ class PositionedPatches(PatchEmbed):
         self.pos_embed = nn.Parameter(resample_abs_pos_embed_nhwc(self.pos_embed.data, list(self.grid_size)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + self.pos_embed
+        return (super().forward(x) + self.pos_embed).contiguous()  # as SideBySide
 
 
 class Swin(SwinTransformer):

@@ -14,7 +14,16 @@ from typing import Any
 import torch.nn as nn
 from timm.models.vision_transformer import VisionTransformer
 
-from .parts import Size, constant_drop_path, defined_size, patch_for, side, xavier_normal, xavier_normal_patches
+from .parts import (
+    SideBySide,
+    Size,
+    constant_drop_path,
+    defined_size,
+    patch_for,
+    side,
+    xavier_normal,
+    xavier_normal_patches,
+)
 
 # Width, depth, and what differs from 12 heads on 8 x 8 tokens. Comments: the public code's name, where it is another.
 SIZES = {
@@ -55,6 +64,7 @@ class ViT(VisionTransformer):
             mlp_ratio=2,
             qkv_bias=False,
             norm_layer=nn.LayerNorm,
+            embed_layer=SideBySide,
             **options,
         )
         constant_drop_path(self, drop_path_rate)

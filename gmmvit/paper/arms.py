@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from ..core.errors import shown
-from ..core.masks import MASKS
+from ..train import known
 from ..train.checks import OF_MASKS, ROW_HINTS, bad_row, well_typed
-from ..train.rows import MASK_STARTS, Row, mask_hints, row_name
+from ..train.rows import MASK_STARTS, Row, row_name
 
 FIELDS = tuple(name for name in ROW_HINTS if name != "set")  # all other keys of an arm are settings
 MOST = 20_000  # rows
@@ -85,9 +85,10 @@ def _rows(name: str, own: dict, default: dict) -> Iterator[Row]:
 
 def _options() -> dict[str, set[str]]:
     """The settings that are said of masks, each with the masks that have it."""
-    found: dict[str, set[str]] = {key: set(MASKS) for key in (*OF_MASKS, *MASK_STARTS)}
-    for mask in MASKS:
-        for key in mask_hints(mask):
+    masks = known.masks()
+    found: dict[str, set[str]] = {key: set(masks) for key in (*OF_MASKS, *MASK_STARTS)}
+    for mask, said in masks.items():
+        for key in said.options:
             found.setdefault(key, set()).add(mask)
     return found
 

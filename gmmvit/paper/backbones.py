@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import torch.nn as nn
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ..core.cost import cost
-from ..models import BACKBONES, create_model
 from .published import table as published
+
+if TYPE_CHECKING:
+    import torch.nn as nn
 
 ABOUT = """32 px, 10 classes, mean read-out for ViT; MACs by the paper's convention, and with the attention products;
 unreached: mask parameters that cannot reach the logits, because only a class token is read after their layer."""
 HEAD = ("model", "parameters", "unreached", "published M", "MACs M", "published", "full MACs M", "depth", "published")
 
 
-def costs() -> tuple[list[tuple], tuple[str, ...]]:
-    """Rows and head of the table: each backbone, plain and with the GMM mask."""
+def costs(names: Iterable[str] = ()) -> list[tuple]:
+    """Rows of the table, counted now: each backbone, or those named, plain and with the GMM mask."""
+    from ..core.cost import cost
+    from ..models import BACKBONES, create_model
+
     printed = {(row["model"], row["mask"]): row for row in published("gmm_main")["rows"]}
     rows = []
-    for name in BACKBONES:
+    for name in names or BACKBONES:
         for mask in ("none", "gmm"):
             model = create_model(name, mask=mask)
             ours, theirs = cost(model), printed.get((name, mask), {})
@@ -32,7 +37,7 @@ def costs() -> tuple[list[tuple], tuple[str, ...]]:
                 ours.depth,
                 theirs.get("depth", ""),
             ))  # fmt: skip
-    return rows, HEAD
+    return rows
 
 
 def unreached(model: nn.Module) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps, style
 from matplotlib.figure import Figure as _Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis.masks import Explained, Fit, Regularities
@@ -57,9 +58,11 @@ def panels(width: float, height: float, lines: int, across: int, used: int | Non
 
 
 def settle(figure: Figure) -> None:
-    """Gives everything its place: the layout of images needs a second look at itself, or words are cut off."""
-    for _ in range(2):
-        figure.draw_without_rendering()
+    """Gives everything its place for good: the layout of images needs a second look at itself, or words are cut off."""
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        for _ in range(2):
+            figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # else each file and each look of a notebook takes the time once more
 
 
 def save(figure: Figure, folder: str | Path, name: str) -> None:

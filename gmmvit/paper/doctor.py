@@ -41,7 +41,11 @@ def findings(device: torch.device, rows: Collection[Row]) -> list[tuple[str, str
         ("loading", loading(device)),
         ("shared memory", shared_memory(device, rows)),
         ("disk", f"{shutil.disk_usage(there(Path.cwd())).free / 2**30:,.1f} GB free here, {data_room()}"),
-        ("C compiler", compiler() or "none: torch.compile and FlexAttention need one"),
+        (
+            "C compiler",
+            compiler()
+            or "none: torch.compile and FlexAttention need one, and so does attention at full speed on a CPU",
+        ),
         *([("data sets", data_sets(rows))] if rows else []),
     ]
 

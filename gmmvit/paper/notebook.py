@@ -137,8 +137,7 @@ def _mark(name: str, kind: str, ran: bool = True) -> dict:
 @charts.styled
 def headed(figure: charts.Figure, note: str, inches: float = 0.2) -> charts.Figure:
     """The figure with a line above all of it: also above legends outside the axes, on which a title would lie."""
-    charts.settle(figure)
-    figure.set_layout_engine("none")  # everything has its place now, and keeps it in inches
+    charts.settle(figure)  # everything has its place now, and keeps it in inches
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + inches)
     share = height / (height + inches)

@@ -18,6 +18,7 @@ from .tables import text
 
 SIGNED, POSITIVE = "RdBu_r", "viridis"
 ACROSS = 6  # fields side by side
+BESIDE, EDGE = 1.15, 0.02  # from the left of a panel of mask_grid to that of the next, and around all, in panels
 SHARES = {"area": "area", "inside": "attention", "code": "λ, code", "paper": "λ, paper"}
 OBJECT, CLASS = 0.45, 0.7  # how far the colour of an object or of a class covers a pixel
 GOLDEN = 0.6180339887
@@ -40,22 +41,38 @@ def mask_grid(masks: Mapping[str, np.ndarray], grid: Grid | None = None, query: 
     heads = max(len(mask) for mask in shown.values())
     across = heads if heads > 1 else min(len(shown), 5)
     lines = len(shown) if heads > 1 else -(-len(shown) // across)
-    cell = min(1.4, (PAGE - 1.2) / across)
-    width, height = max(COLUMN, cell * across + 1.2), (cell + 0.25 * (heads == 1)) * lines + 0.5
-    figure, places = panels(width, height, lines, across, 0)
+    cell = min(1.4, (PAGE - 1.2) / across / BESIDE)
+    below = BESIDE + 0.25 / cell * (heads == 1)
+    width, height = max(COLUMN, cell * BESIDE * across + 1.2), cell * below * lines + 0.5
+    figure, ((axes,),) = panels(width, height, 1, 1)  # one for all panels: to lay out a hundred axes takes seconds
     for layer, (name, mask) in enumerate(shown.items()):
-        line = places[layer] if heads > 1 else places.flat[layer : layer + 1]
-        for head, (axes, weight) in enumerate(zip(line, mask, strict=False), 1):
-            image = signed(axes, weight, widest)
-            axes.set(visible=True, title=name if heads == 1 else f"head {head}" if layer == 0 else "")
-            if query is not None:
-                axes.add_patch(framed(*query))
-        if heads > 1:
-            _called(line, name)
-    figure.colorbar(image, ax=places, label="mask weight", pad=0.01, aspect=10 * lines, shrink=0.8)
+        for head, weight in enumerate(mask):
+            line, column = (layer, head) if heads > 1 else divmod(layer, across)
+            image = _panel(axes, weight, (BESIDE * column, below * line), widest, query)
+            title = name if heads == 1 else f"head {head + 1}" if layer == 0 else ""
+            axes.text(BESIDE * column + 0.5, below * line - 0.06, title, ha="center", va="bottom")
+    _bare(axes).set(xlim=(-EDGE, BESIDE * (across - 1) + 1 + EDGE), ylim=(below * (lines - 1) + 1 + EDGE, -EDGE))
+    axes.spines[:].set_visible(False)
+    if heads > 1:
+        axes.set_yticks([below * line + 0.5 for line in range(lines)], shown)
+        axes.tick_params(axis="y", length=0, labelsize=8)
+    figure.colorbar(image, ax=axes, label="mask weight", pad=0.01, aspect=10 * lines, shrink=0.8)
     figure.supxlabel("key patch" if query is None else "column of the key")
     figure.supylabel("query patch" if query is None else "row of the key")
     return figure
+
+
+def _panel(axes, weight: np.ndarray, corner: tuple[float, float], limit: float, query: Grid | None):
+    """A signed image in a square of side 1 below and right of a corner, one of its patches framed."""
+    (left, top), (rows, columns) = corner, weight.shape
+    high, wide = rows / max(rows, columns), columns / max(rows, columns)
+    image = signed(axes, weight, limit, (left, left + wide, top + high, top))
+    axes.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor="#444444", linewidth=0.3))
+    if query is not None:
+        size = wide / columns, high / rows
+        patch = left + query[1] * size[0], top + query[0] * size[1]
+        axes.add_patch(Rectangle(patch, *size, fill=False, edgecolor="black", linewidth=0.8))
+    return image
 
 
 @styled

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 from ..train import tasks
 from ..train.checks import BadRow, problems
 from ..train.rows import Row
+from . import counted
 from .hours import a100_speed
 
 FORWARD, TRAINING = 2, 6  # FLOPs of a MAC: a product and a sum; a training step costs three forward passes
@@ -41,17 +42,18 @@ def plan(rows: Mapping[str, Row], images_per_second: float = 350.0) -> Plan:
     """The cost of rows; the speed is that of training the plain `vit` (2.7 M parameters, 184.6 M MACs) at 32 px."""
     if not images_per_second > 0:
         raise ValueError(f"images_per_second: expected a speed above 0, got {images_per_second!r}")
-    if wrong := [f"row {name}: {problem}" for name, row in rows.items() for problem in problems(row)]:
+    unseen = {name: row for name, row in rows.items() if counted.arm(row) not in counted.rows()}
+    if wrong := [f"row {name}: {problem}" for name, row in unseen.items() for problem in problems(row)]:
         raise BadRow("\n".join([f"{len(wrong)} problems in the rows to plan:", *wrong]))
-    macs, work = _Macs(), {}
-    vit = macs.of(Row("cifar10", "vit"))
+    work, vit = {}, counted.macs(Row("cifar10", "vit"))
     costs: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
     for row in rows.values():
         trained, evaluated = images_seen(row)
-        flops = (TRAINING * trained + FORWARD * evaluated) * macs.of(row)
+        macs = counted.macs(row)
+        flops = (TRAINING * trained + FORWARD * evaluated) * macs
         work[row.name] = flops / (TRAINING * vit)
         hours = work[row.name] / images_per_second / 3600
-        gpu_hours = flops / a100_speed(row.recipe_settings.precision, macs.of(row)) / 3600
+        gpu_hours = flops / a100_speed(row.recipe_settings.precision, macs) / 3600
         group = row.dataset, row.model, row.mask, row.recipe
         costs.setdefault(group, []).append((1, trained, evaluated, flops, hours, gpu_hours))
     lines = tuple(_line(group, runs) for group, runs in costs.items())
@@ -69,16 +71,6 @@ def images_seen(row: Row) -> tuple[int, int]:
     evaluated = images["test"] + (images["val"] if recipe.select == "validation" else 0)
     steps = recipe.total_epochs * recipe.steps_per_epoch(images["train"])
     return steps * recipe.batch, recipe.total_epochs * evaluated
-
-
-class _Macs(dict):
-    """Full MACs of an image, counted once for each model and size; masks add none."""
-
-    def of(self, row: Row) -> int:
-        key = row.model, row.dataset, row.kind, tuple(sorted(row.model_options.items()))
-        if key not in self:
-            self[key] = tasks.of(row.kind).macs(row)
-        return self[key]
 
 
 def plan_table(plan: Plan) -> tuple[list[tuple[object, ...]], tuple[str, ...]]:

@@ -1,11 +1,7 @@
-"""Where the project's files are: its root, the rows of a profile, the folders of its reports.
-
-python -m gmmvit.paper.project cpu  # puts a profile in force
-"""
+"""Where the project's files are: its root, the rows of a profile, the folders of its reports."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from ..core.errors import unknown
@@ -62,10 +58,3 @@ def reports(profile: str) -> Path:
 def runs_folder(profile: str) -> Path:
     """The folder that holds one folder for each run of a profile."""
     return reports(profile) / "runs"
-
-
-if __name__ == "__main__":
-    try:
-        put_in_force(sys.argv[1])
-    except (ValueError, OSError) as error:
-        sys.exit(str(error))

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from ..core.errors import shown, unknown
-from ..core.masks import MASKS
 from ..data.places import folder_of, record_of
 from ..data.sets import SETS
-from . import tasks
+from . import known, tasks
 from .recipes import RANGES
-from .rows import MASK_STARTS, MODEL_OPTIONS, START_OPTIONS, Row, fits, mask_hints, recipe_hints
+from .rows import MASK_STARTS, MODEL_OPTIONS, START_OPTIONS, Row, fits, recipe_hints
 
 SAFE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # a file name, and the key of a DVC stage
 ROW_HINTS = {name: hint for name, hint in get_type_hints(Row).items() if name != "name"}
@@ -86,7 +85,7 @@ def well_typed(given: object, named: bool = False) -> tuple[dict, list[str]]:
 
 def wrong_settings(row: Row) -> tuple[list[str], Row]:
     """Sentences about overrides that do not exist or fit, and the row without them."""
-    options = {mask: mask_hints(mask) for mask in MASKS}
+    options = {mask: said.options for mask, said in known.masks().items()}
     own = options.get(row.mask, {})
     valid = {**recipe_hints(row.recipe), **own, **START_OPTIONS, **MASK_STARTS, **dict.fromkeys(MODEL_OPTIONS, str)}
     within = {name: (words, test) for words, (test, names) in RANGES.items() for name in names}
@@ -116,11 +115,11 @@ def wrong_settings(row: Row) -> tuple[list[str], Row]:
 
 def _unmasked(row: Row) -> list[str]:
     """Sentences about what is said of a mask where there is none, or none that can do it."""
-    said = [key for key, plain in (*OF_MASKS.items(), ("start", None)) if row.set.get(key, plain) != plain]
+    unfit = [key for key, plain in (*OF_MASKS.items(), ("start", None)) if row.set.get(key, plain) != plain]
     if row.mask == "none":
-        return [f"{key}: expected a mask that it is said of, got {row.set[key]!r} and the mask none" for key in said]
-    kind = MASKS.get(row.mask)
-    if kind and row.set.get("start") == "neutral" and getattr(kind, "neutral", None) is None:
+        return [f"{key}: expected a mask that it is said of, got {row.set[key]!r} and the mask none" for key in unfit]
+    said = known.masks().get(row.mask)
+    if said and row.set.get("start") == "neutral" and not said.neutral:
         return [f"start: expected 'paper', for the mask {row.mask} has no neutral start, got 'neutral'"]
     return []
 

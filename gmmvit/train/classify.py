@@ -12,7 +12,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from .. import data
-from ..core.cost import cost
 from ..data.augment import Augmentation
 from ..data.feed import Feed
 from ..data.finish import Pieces, Raw, Unfinished
@@ -20,15 +19,12 @@ from ..data.loader import Stream
 from ..data.subset import subset
 from ..data.workers import loading_processes, require_shared_memory
 from . import recipes
-from .classify_checks import problems
 from .mixing import mixed_sample, shift_quantiles
 from .processes import World
-from .recipes import RECIPES
-from .rows import Row, split_counts
+from .rows import Row
 from .shares import evaluation_keys, training_keys
-from .start import model_of, unmasked_model
+from .start import model_of
 
-__all__ = ["RECIPES", "images", "macs", "problems", "task"]  # what tasks.py asks for
 EVALUATION_BATCH = 250
 TESTED = "test", "val"  # the splits in the order in which the loop tests on them
 LOOKED_AT = 64  # test images that layers are looked at with
@@ -52,7 +48,7 @@ class Classification:
 
     def model(self) -> nn.Module:
         """The row's model as training finds it, a function of the row."""
-        return model_of(self.row, self.world.device)
+        return model_of(self.row)
 
     @cached_property
     def image(self) -> torch.Tensor:
@@ -162,16 +158,3 @@ def numpy_seed(seed: int, step: int) -> Iterator[None]:
         yield
     finally:
         np.random.set_state(before)
-
-
-task = Classification
-
-
-def images(row: Row) -> dict[str, int]:
-    """Images of each split, before they are there."""
-    return split_counts(data.find(row.dataset))
-
-
-def macs(row: Row) -> int:
-    """Full MACs of one image; masks add none."""
-    return cost(unmasked_model(row), data.find(row.dataset).size).macs_full

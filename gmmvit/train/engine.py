@@ -16,7 +16,7 @@ ROOMS = ("core", "data", "models", "train")  # dvc.yaml: what a run depends on; 
 def modules(kind: str) -> list[str]:
     """The package's files that a row of this kind may run: a plot's colour is none of them."""
     rooms = (*ROOMS, *(() if kind == "classification" else ("dense",)))
-    files = (path for room in rooms for path in (PACKAGE / room).rglob("*") if path.suffix in (".py", ".toml"))
+    files = (path for room in rooms for path in (PACKAGE / room).rglob("*") if path.suffix in (".py", ".toml", ".c"))
     return sorted(path.relative_to(PACKAGE).as_posix() for path in files)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import timm
 import torch
 
+from ..core import native
+
 
 def machine() -> dict[str, object]:
     """What a timing belongs to."""
@@ -20,6 +22,7 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "timm": timm.__version__,
+        "native_attention": native.library() is not None,
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -10,6 +12,8 @@ import torch
 import torch.nn as nn
 
 from ..core.masks import SpatialMask
+from ..core.ways import own_attention
+from .norms import quicken
 
 NORMS = (nn.LayerNorm, nn.GroupNorm)
 KEPT = (SpatialMask, nn.modules.batchnorm._NormBase)
@@ -73,12 +77,17 @@ class Working:
             for norm in self.module.modules() if rounded else ():
                 if isinstance(norm, NORMS):
                     norm.__class__, norm.computed_in = _left_alone(type(norm)), dtype
+            if device.type == "cpu":
+                quicken(self.module)
         both = zip(model.parameters(), self.module.parameters(), strict=True)
         self.pairs = [(full, low) for full, low in both if full.requires_grad]  # low is full where it is shared
 
-    def context(self) -> torch.autocast:
+    @contextmanager
+    def context(self) -> Iterator[None]:
         """What model and loss run in."""
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+        own = own_attention() if self.device.type == "cpu" else nullcontext()
+        with own, torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            yield
 
     def refresh(self) -> None:
         """Rounds the updated weights into the copy."""

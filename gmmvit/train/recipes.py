@@ -29,6 +29,7 @@ class Recipe:
     score: ClassVar[str] = "top1"  # the result of an epoch, in %
     epochs: int
     passes: int = 1  # over the data, in each epoch
+    epoch_steps: int = 0  # 0: whole batches of all passes
     fraction: float = 1.0  # share of the training images, drawn by the seed; as many steps as with all of them
     batch: int = 128  # of all processes and accumulated parts together
     augmentation: str  # of gmmvit.data.augmentation
@@ -75,7 +76,7 @@ class Recipe:
 
     def steps_per_epoch(self, images: int) -> int:
         """Whole batches in all passes of an epoch over this many training images, of which a fraction may be seen."""
-        return self.passes * images // self.batch
+        return self.epoch_steps or self.passes * images // self.batch
 
     def schedule(self, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> Callable[[int], float]:
         """set_lr(step) -> learning rate, set in every group; it depends on the step alone."""
@@ -92,6 +93,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         lambda v: v >= 0,
         (
             "weight_decay",
+            "epoch_steps",
             "warmup_epochs",
             "warmup_lr",
             "final_lr",
@@ -193,7 +195,7 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-RECIPES["smoke"] = replace(RECIPES["short"], epochs=1, warmup_epochs=0.2)  # ours too: does a row run?
+RECIPES["smoke"] = replace(RECIPES["short"], epochs=1, epoch_steps=5, warmup_epochs=0.2)  # ours too: does a row run?
 
 
 def find(name: str) -> Recipe:

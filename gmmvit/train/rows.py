@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
-from . import tasks
+from . import known, tasks
 from .recipes import RECIPES, Recipe, find
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _number_name(value: object) -> str:
 
 def split_counts(dataset: DataSet) -> dict[str, int]:
     """Images of each split, after the 70/15/15 split of pooled sets."""
-    from ..data.files import SHARES
+    from ..data.sets import SHARES
 
     if not dataset.pooled:
         return dataset.counts
@@ -137,14 +137,9 @@ def _hints(recipe: type[Recipe]) -> dict[str, object]:
 
 
 def mask_hints(mask: str) -> dict[str, object]:
-    """{option: its type} of a mask, from the signature of its class; of "none", {}."""
-    from ..core.masks import MASKS, options_of
-
-    if mask not in MASKS:
-        return {}
-    hints = get_type_hints(MASKS[mask].__init__)
-    or_none = {name: get_args(hint)[0] for name, hint in hints.items() if type(None) in get_args(hint)}
-    return {name: or_none.get(name, hints[name]) for name in options_of(mask)}
+    """{option: its type} of a mask; of "none", {}."""
+    found = known.masks().get(mask)
+    return found.options if found else {}
 
 
 def fits(value: object, hint: object) -> bool:

@@ -16,7 +16,7 @@ from ..core.attach import attach
 from ..core.trace import plain
 from ..data.sets import DataSet, find
 from ..models import BACKBONES, create_model, initialise
-from ..models.parts import fused_off_cpu
+from ..models.parts import set_fused
 from .rows import Row
 from .weights import from_file, from_timm, take
 
@@ -71,9 +71,9 @@ def starting_model(row: Row) -> nn.Module:
     return model
 
 
-def model_of(row: Row, device: torch.device) -> nn.Module:
-    """The row's model with its mask, as training on a device finds it: a function of the row."""
-    model = fused_off_cpu(starting_model(row), device)
+def model_of(row: Row) -> nn.Module:
+    """The row's model with its mask, as training finds it: a function of the row."""
+    model = set_fused(starting_model(row), True)  # Swin's too, which timm leaves off; the engine sees to CPUs
     if row.mask != "none":
         attach(model, row.mask, img_size=find(row.dataset).size, **row.attached)
     return model

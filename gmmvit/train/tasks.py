@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .recipes import Recipe
 
-MODULES = {"classification": "gmmvit.train.classify", "detection": "gmmvit.dense", "segmentation": "gmmvit.dense"}
+MODULES = {"classification": "gmmvit.train.classification", "detection": "gmmvit.dense", "segmentation": "gmmvit.dense"}
 
 
 def of(kind: str) -> ModuleType:

@@ -21,7 +21,7 @@ from gmmvit.train.start import fresh_model, unmasked_model
 
 @pytest.fixture(autouse=True)
 def few_images(monkeypatch):
-    monkeypatch.setattr("gmmvit.analysis.samples.FIELD_IMAGES", 16)
+    monkeypatch.setattr("gmmvit.analysis.samples.FIELD_IMAGES", 8)
 
 
 def trained(**fields):
@@ -86,7 +86,7 @@ def test_receptive_fields_are_of_the_trained_model_and_of_fresh_positions(name):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
     mean, sd = (np.array(values, np.float32) for values in (task.dataset.mean, task.dataset.std))
-    images = torch.from_numpy((task.sources["test"].images[:16] / 255 - mean) / sd).permute(0, 3, 1, 2)
+    images = torch.from_numpy((task.sources["test"].images[:8] / 255 - mean) / sd).permute(0, 3, 1, 2)
     torch.manual_seed(0)
     fresh = unmasked_model(task.row).state_dict()
     anew = {key: fresh[key] if "pos_embed" in key or "rel_pos.mlp" in key else before[key] for key in before}

@@ -16,7 +16,9 @@ def test_bench_train_measures_every_arm_and_saves_it(tmp_path, capsys):
     saved = json.loads((tmp_path / "train.json").read_text())
     assert saved["torch"] == torch.__version__ and saved["threads"] == torch.get_num_threads()
     vit = saved["backbones"]["vit"]
-    assert vit["images_per_second"].keys() == {"stock, explicit", "stock, fused", "timm", "ours", "gmm"}
+    assert vit["images_per_second"].keys() == {"stock, explicit", "stock, fused", "timm", "ours", "gmm", "elm"}
+    speed = vit["images_per_second"]
+    assert vit["over_ours"]["elm"] == pytest.approx(speed["ours"] / speed["elm"] - 1, abs=0.02) and vit["spread"] >= 0
     best = max(vit["images_per_second"][arm] for arm in ("stock, explicit", "stock, fused"))
     assert vit["over_stock"]["gmm"] == pytest.approx(vit["images_per_second"]["gmm"] / best, rel=0.01)
     flops = 6 * 184.6e6 * vit["images_per_second"]["gmm"]

@@ -54,6 +54,8 @@ def test_a_step_is_one_graph_that_is_compiled_once(mask, monkeypatch):
     counters.clear()
     update, counter, asked = updates(mask, "reduce-overhead", monkeypatch)
     assert asked == ["reduce-overhead"] and counter.frame_count == 1 and not counters["graph_break"]
+    for place in ("gmmvit.core.native.library", "gmmvit.train.norms.library"):
+        monkeypatch.setattr(place, lambda: None)  # it rounds elsewhere than torch's operators, which are compiled
     plain, _, none = updates(mask, False, monkeypatch)
     assert none == []
     for (name, ours), theirs in zip(update.model.named_parameters(), plain.model.parameters(), strict=True):

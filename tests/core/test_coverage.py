@@ -15,7 +15,8 @@ from gmmvit.core.start import looks_trained
 from gmmvit.paper.attachable import REFUSED, WORKS, build
 
 LARGE = (
-    "byoanet convit crossvit hieradet_sam2 mobilenetv5 mvitv2 nextvit tiny_vit vision_transformer_sam volo".split()
+    "byoanet convit crossvit csatv2 fastvit gcvit hieradet_sam2 iformer lowformer metaformer mobilenetv3 mobilenetv5 "
+    "mvitv2 nest nextvit pvt_v2 tiny_vit vision_transformer_sam volo".split()
 )  # slow
 FILES = Path(timm.models.__file__).parent
 

@@ -39,11 +39,12 @@ def test_outside_a_project_the_sentence_says_so(tmp_path, monkeypatch, capsys):
     assert "profiles is not there: expected the project's folder" in said and "one of" not in said.split(":")[-1][:10]
 
 
+@pytest.mark.slow
 def test_what_is_not_installed_is_said_with_the_extra_that_brings_it():
     said = sentence(ModuleNotFoundError("No module named 'ruamel'", name="ruamel.yaml"))
     assert said == "ruamel is not installed: expected what `pip install '.[train]'` in a clone of gmmvit brings"
     assert "pip install" not in sentence(ModuleNotFoundError("No module named 'nosuch'", name="nosuch"))
-    code = "import sys; sys.modules['tqdm'] = None; import gmmvit.data"
+    code = "import sys; sys.modules['tqdm'] = None; from gmmvit.data import load"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     said = "MissingExtra: tqdm is not installed: expected what `pip install '.[train]'` in a clone of gmmvit brings"
     assert said in done.stderr

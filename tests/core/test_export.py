@@ -20,7 +20,8 @@ SMALL = {
 }
 MASKED = [(kind, mask) for kind in ("vit", "swin") for mask in ("gmm", "elm", "gab", "frozen gmm", "frozen gab")]
 SLOW = [pytest.param("vit", mask, marks=pytest.mark.slow) for mask in ("gmb", "alibi", "gpsa", "rope")]
-ONNX = [*MASKED, *SLOW]
+QUICK = [("vit", "gmm"), ("vit", "frozen gab")]
+ONNX = [each if each in QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in MASKED] + SLOW
 each = pytest.mark.parametrize("kind, mask", [*MASKED, *SLOW[-2:]])
 
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import gmmvit
 
 TIMED = """
@@ -17,6 +19,7 @@ def test_everything_promised_is_there():
     assert all(hasattr(gmmvit, name) for name in gmmvit.__all__)
 
 
+@pytest.mark.slow
 def test_importing_gmmvit_adds_little_to_importing_timm():
     runs = [subprocess.run([sys.executable, "-c", TIMED], capture_output=True, text=True, check=True) for _ in range(3)]
     assert min(float(run.stdout) for run in runs) < 0.3

@@ -226,6 +226,7 @@ def test_gradients_at_another_size_are_those_of_the_mask(mask):
         assert ours.any() and torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", OPTIONS)
 def test_a_compiled_model_is_compiled_once_for_each_size(mask):
     model = masked(vit(dynamic_img_size=True), mask)

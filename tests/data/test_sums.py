@@ -11,7 +11,7 @@ from PIL import Image
 
 from gmmvit import data
 from gmmvit.data import arrays, places, sums
-from gmmvit.dense import coco, outlines, sets
+from gmmvit.dense import coco, opened, outlines
 from gmmvit.fetch import annotated, shapes
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_a_repainted_picture_is_noticed_and_drawn_again(home, name):
     changed[size // 2] ^= 1  # as long as it was
     picture.write_bytes(changed)
     with pytest.raises(ValueError, match=f"is not what was looked at: .*{picture.name} was altered"):
-        sets.load(name)
+        opened.load(name)
     said = []
     annotated.obtain(name, said.append)
     assert "drawn again" in said[0] and picture.read_bytes() == official

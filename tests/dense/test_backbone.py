@@ -200,6 +200,7 @@ def test_a_segmenter_takes_any_size_and_learns_from_both_heads():
     assert model.eval()(torch.randn(1, 3, 33, 70)).shape == (1, 5, 33, 70)
 
 
+@pytest.mark.slow
 def test_gmmvit_does_without_the_extra_and_this_package_says_what_to_install():
     script = """
 import sys

@@ -13,7 +13,7 @@ from torchvision.ops import masks_to_boxes
 
 from gmmvit.cli import main
 from gmmvit.data import draws
-from gmmvit.dense import ade, coco, sets
+from gmmvit.dense import ade, coco, opened, sets
 from gmmvit.dense.crops import distorted, for_segmentation
 from gmmvit.dense.multi_scale import Sizes, for_detection
 from gmmvit.dense.transforms import LIGHT
@@ -149,19 +149,19 @@ def test_what_is_wrong_with_coco_is_named_before_a_training(small_coco, sentence
 
 def test_what_changes_after_it_was_looked_at_is_said(small_coco):
     annotated.obtain("coco")
-    assert len(sets.load("coco")["test"]) == 2
+    assert len(opened.load("coco")["test"]) == 2
     (small_coco / "train2017" / "000000000002.jpg").unlink()
     with pytest.raises(ValueError, match="is not what was looked at: it had 8 files.*complete.json to look again"):
-        sets.load("coco")
+        opened.load("coco")
 
 
 def test_a_set_that_is_not_there_says_where_its_files_belong(data):
     with pytest.raises(FileNotFoundError, match="coco was not found.*downloads/coco, so that annotations/ lies in it"):
         annotated.obtain("coco")
     with pytest.raises(FileNotFoundError, match="coco is not in .*: fetch it with `gmmvit data coco`"):
-        sets.load("coco")
+        opened.load("coco")
     with pytest.raises(ValueError, match="unknown data set .*'coko'.*nearest is 'coco'"):
-        sets.load("coko")
+        opened.load("coko")
 
 
 # ---- ADE20K ---------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_the_command_draws_looks_and_writes_down_what_there_is(data, capsys, nam
     assert capsys.readouterr().out == f"{name}: train 200, test 40\n"
     assert main(["data", name, "--check"]) == 0 and re.search(rf"{name} +yes +yes", capsys.readouterr().out)
     first, known = json.loads(record.read_text()), sets.find(name)
-    assert first["counts"] == known.images and len(sets.load(name)["train"].classes) == known.classes
+    assert first["counts"] == known.images and len(opened.load(name)["train"].classes) == known.classes
 
     image = next((data / name).rglob("*.jpg"))
     image.write_bytes(image.read_bytes() + b"0")

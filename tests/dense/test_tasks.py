@@ -8,7 +8,7 @@ import torch
 
 import gmmvit
 from gmmvit import fetch
-from gmmvit.dense import coco, recipes, sets
+from gmmvit.dense import coco, opened, recipes
 from gmmvit.dense.checks import problems
 from gmmvit.dense.tasks import TASKS, average_buffers
 from gmmvit.fetch import shapes
@@ -255,4 +255,4 @@ def test_three_images_of_shapes_are_learned_by_heart(tmp_path, monkeypatch):
 def test_the_index_is_read_once_and_shapes_are_those_of_the_row(data):
     task = task_of("detection")
     assert len(task.sources["train"]) == 5 and task.steps == 3
-    assert np.array_equal(task.sources["train"].ids, sets.load("coco-shapes")["train"].ids)
+    assert np.array_equal(task.sources["train"].ids, opened.load("coco-shapes")["train"].ids)

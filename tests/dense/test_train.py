@@ -34,6 +34,7 @@ def broken_off(history):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ROWS)
 def test_a_run_leaves_its_record_and_goes_on_where_it_broke_off(data, score):
     row, quiet = ROWS[score], {"say": lambda line: None}

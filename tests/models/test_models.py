@@ -499,18 +499,35 @@ def test_an_image_of_another_size_is_refused(name):
 
 @pytest.mark.parametrize("model", ("swin", "swin_tiny_patch4_window7_224", "vit"))
 @pytest.mark.parametrize("mask", ("none", "gab"))
-def test_a_row_on_a_gpu_takes_fused_attention_swin_too(model, mask):
+def test_a_row_takes_whole_attention_on_any_device_swin_too(model, mask):
+    """timm leaves Swin's off; on a CPU the engine puts its own in the place of torch's (test_native.py)."""
     from gmmvit.train.classify import Classification
     from gmmvit.train.processes import World
     from gmmvit.train.rows import Row
 
     row = Row("cifar10-mini", model, mask)
-    flags = {
-        kind: {module.fused_attn for module in made.modules() if hasattr(module, "fused_attn")}
-        for kind, made in (
-            (kind, Classification(row, World(device=torch.device(kind)), workers=0).model()) for kind in ("cpu", "cuda")
-        )
-    }
-    assert flags["cuda"] == {True}
-    if "swin" in model:
-        assert flags["cpu"] == {False}
+    for kind in ("cpu", "cuda"):
+        made = Classification(row, World(device=torch.device(kind)), workers=0).model()
+        assert {module.fused_attn for module in made.modules() if hasattr(module, "fused_attn")} == {True}
+
+
+def test_pits_pooling_is_the_same_convolution_in_bfloat16_of_a_cpu():
+    torch.manual_seed(0)
+    pool = create_model("pit").transformers[1].pool.conv[0]
+    x, weight = torch.randn(2, 96, 16, 16), torch.linspace(0, 1, 8)
+    wanted = F.conv2d(x, pool.weight, pool.bias, stride=2, padding=1, groups=96)
+    (theirs,) = torch.autograd.grad((wanted * weight).sum(), pool.weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = pool(x.bfloat16())
+    (mine,) = torch.autograd.grad((found * weight).sum(), pool.weight)
+    assert found.dtype == torch.bfloat16 and torch.allclose(found.float(), wanted, atol=2e-2)
+    assert torch.allclose(mine, theirs, rtol=2e-2, atol=2e-1) and torch.equal(pool(x), wanted)
+
+
+@pytest.mark.parametrize("name", ("vit", "cait", "swin", "vit_relpos"))
+def test_a_tokens_channels_lie_side_by_side(name):
+    """A convolution leaves them apart; every sum of such tokens with others, and every norm, would copy them."""
+    model, met = create_model(name), []
+    model.patch_embed.register_forward_hook(lambda module, args, tokens: met.append(tokens.is_contiguous()))
+    model(torch.randn(2, 3, 32, 32))
+    assert met == [True]

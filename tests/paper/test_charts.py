@@ -155,6 +155,7 @@ def test_jupyter_shows_a_figure_on_white():
     assert to_hex(charts.learning_curve(history()).get_facecolor()) == "#ffffff"
 
 
+@pytest.mark.slow
 def test_plots_leave_pyplot_and_its_state_alone():
     code = (
         "import sys, gmmvit; assert 'matplotlib' not in sys.modules; import gmmvit.paper.charts, gmmvit.paper.pictures"

@@ -97,6 +97,7 @@ def test_every_deviation_is_listed_once_under_its_recipe():
     assert sum("segmentation-models-pytorch" in each["deviation"] for each in table.lines) == 1
 
 
+@pytest.mark.slow
 def test_records_are_read_without_the_libraries_that_training_needs():
     code = "import sys; sys.modules.update(pycocotools=None, segmentation_models_pytorch=None)\n"
     code += "from gmmvit.paper import dense, pictures, runs; print(dense.table_4(dense.arms(runs.of({}, []))).md())"
@@ -272,6 +273,7 @@ def test_images_of_different_sizes_are_laid_on_white(tmp_path, monkeypatch):
 # ---- the benchmark --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_both_arms_of_the_benchmark_do_the_same_work():
     images, targets = bench_dense.scene(64)
     assert len(targets[0]["boxes"]) == 8 and targets[0]["masks"].flatten(1).sum(1).min() > 0
@@ -299,6 +301,7 @@ class Operators(TorchDispatchMode):
         return function(*inputs, **(options or {}))
 
 
+@pytest.mark.slow
 def test_folded_inference_runs_the_very_operators_of_the_plain_model():
     images, _ = bench_dense.scene(64)
     counts = {}

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gmmvit.cli import main
+from gmmvit.core import native
 from gmmvit.core.masks import MASKS
 from gmmvit.core.ways import TABLE
 from gmmvit.paper import doctor, obstacles
@@ -49,7 +50,8 @@ def test_where_nothing_stops_a_row_it_says_so(project, capsys):
     assert found["device"].startswith("cpu: ") and f"torch {torch.__version__}" in found["versions"]
     chosen = precision.resolve("auto", CPU)
     assert found["precision"] == f"auto is {chosen.name} ({chosen.why})"
-    assert found["attention"] == "; ".join(f"{mask} explicit" for mask in MASKS)
+    way = {"gpsa": "explicit"} if native.library() else dict.fromkeys(MASKS, "explicit")  # gpsa acts after the softmax
+    assert found["attention"] == "; ".join(f"{mask} {way.get(mask, 'native')}" for mask in MASKS)
     assert found["cores"].startswith(f"{len(os.sched_getaffinity(0))} for a process")
     assert found["data sets"] == "cifar10-mini there" and "MB free in /dev/shm" in found["shared memory"]
     assert said.endswith("profile mine: nothing stops its rows here\n")

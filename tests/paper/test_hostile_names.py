@@ -14,8 +14,9 @@ PWN = "touch PWN"
 ROWS = (f"a$({PWN})", f"a`{PWN}`", f"a; {PWN};", f"a' ; {PWN} ; '", f'a"; {PWN}; "', f"a\n{PWN}\n")
 PROFILES = (f"p; {PWN};", f"p$({PWN})", "../../victim")
 SETS = (f"cifar10-mini; {PWN};", f"$({PWN})", f"x | {PWN}")
-CASES = [("row", name) for name in ROWS] + [("profile", name) for name in PROFILES] + [("set", name) for name in SETS]
 WORST = f"a'\"`{PWN}` $({PWN}) ; {PWN} ; \n{PWN}\n"
+KINDS = {"row": [*ROWS, WORST], "profile": [*PROFILES, WORST], "set": [*SETS, WORST]}
+CASES = [(kind, name) for kind, names in KINDS.items() for name in names]
 MAKE = ["make", f"VENV={sys.prefix}", "STAMP=stamp"]
 
 
@@ -45,9 +46,9 @@ def place(tmp_path_factory):
     return project
 
 
-def write(place, kind, name):
-    """A params.yaml with one name of a kind that is hostile."""
-    names = {"row": "a", "profile": "p", "set": "cifar10-mini"} | {kind: name}
+def write(place, **hostile):
+    """A params.yaml with names of kinds that are hostile."""
+    names = {"row": "a", "profile": "p", "set": "cifar10-mini"} | hostile
     row = {"dataset": "cifar10-mini", "model": "test_vit", "set": {"epochs": 1}}
     content = {"profile": names["profile"], "datasets": [names["set"]], "rows": {names["row"]: row}}
     content |= {"dense_datasets": [], "dense_rows": {}}
@@ -70,18 +71,17 @@ def tried(place, *words):
 
 @pytest.mark.parametrize("kind, name", CASES)
 def test_the_check_that_every_stage_comes_after_refuses_the_name(place, kind, name, monkeypatch, capsys):
-    write(place, kind, name)
+    write(place, **{kind: name})
     monkeypatch.chdir(place)
     assert main(["check"]) != 0
     assert "expected letters, digits" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, name", [("row", WORST), ("profile", WORST), ("set", WORST)])
-def test_the_worst_names_do_nothing_on_every_path(place, kind, name):
-    write(place, kind, name)
-    row = name if kind == "row" else "a"
-    stages = [f"run@{row}", f"data@{name if kind == 'set' else 'cifar10-mini'}"]
+def test_the_worst_names_do_nothing_on_every_path(place):
+    """All names of a file at once: that the check refuses each alone is tested above, in this process."""
+    write(place, **dict.fromkeys(KINDS, WORST))
+    stages = [f"run@{WORST}", f"data@{WORST}"]
     paths = [["dvc", "repro", stage] for stage in stages] + [["dvc", "repro", "-s", stage] for stage in stages]
     paths += [["dvc", "repro"], ["dvc", "repro", "--keep-going"], ["python", "pipeline/repro.py", "-s", stages[0]]]
     paths += [[*MAKE, "repro"], [*MAKE, "rows"], [*MAKE, "repro", "KEEP_GOING=1"]]
@@ -92,7 +92,7 @@ def test_the_worst_names_do_nothing_on_every_path(place, kind, name):
 
 @pytest.mark.slow
 def test_a_stage_that_is_not_in_the_file_is_refused(place):
-    write(place, "row", "a")
+    write(place)
     env = environment(place)
     for stage in ("run@b", "data@cifar100", "notebook@other-main_results", "nosuch@other", f"run@$({PWN})"):
         words = [sys.executable, "pipeline/stage.py"]

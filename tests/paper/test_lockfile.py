@@ -2,12 +2,23 @@
 
 import os
 import random
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
+from dvc.dependency import ParamsDependency
+from dvc.repo import Repo
+from dvc.stage import serialize
 from dvc.utils.serialize import dumps_yaml, loads_yaml
-from lockfile import entries, record
+from dvc_data.hashfile.hash_info import HashInfo
+from dvc_data.hashfile.meta import Meta
+from lockfile import entries, forget, record
+
+from gmmvit.paper.project import params_of
+
+ROOT = Path(__file__).parents[2]
 
 LONG = "run@" + "a-long-name-" * 14 + "s0"  # YAML writes it on a line of its own, behind a question mark
 
@@ -46,6 +57,39 @@ def test_a_lock_begins_and_what_stands_around_the_stages_stays(tmp_path):
     path.write_text("schema: '2.0'\nstages: {}\n")
     record(path, "check", entry(1))
     assert path.read_text() == lock(["check"])
+
+
+def test_the_lock_of_smoke_is_one_that_a_person_can_read(tmp_path):
+    """As DVC writes it when all stages were run: at most 3,600 lines."""
+    shutil.copy(ROOT / "dvc.yaml", tmp_path)
+    (tmp_path / "params.yaml").write_text(params_of(ROOT / "profiles" / "smoke.yaml"))
+    found = {}
+    with Repo.init(tmp_path, no_scm=True) as project:
+        for stage in project.index.stages:
+            for each in (*stage.deps, *stage.outs):
+                folder = "." not in each.def_path  # but build/checked, which is a line less
+                each.hash_info = HashInfo("md5", "0" * 32 + ".dir" * folder)
+                each.meta = Meta(size=1, nfiles=9 if folder else None)
+                if isinstance(each, ParamsDependency):
+                    each.save()
+            found |= serialize.to_lockfile(stage)
+    lines = dumps_yaml({"schema": "2.0", "stages": found}).splitlines()
+    assert sum(name.startswith("run") for name in found) == 36 and 2_000 < len(lines) <= 3_600
+
+
+def test_rows_that_a_profile_has_no_more_are_taken_out_unless_their_records_are_here(tmp_path):
+    path, long = tmp_path / "dvc.lock", LONG.removeprefix("run@")
+    folders = {name: f"reports/p/runs/{name}/" for name in ("a", "b", "c", long)}
+    rows = {f"run@{name}": {"outs": [{"path": folder + "metrics.json"}]} for name, folder in folders.items()}
+    rows |= {"run_dense@d": {"outs": [{"path": "reports/other/runs/d/metrics.json"}]}, "report@p": {"outs": []}}
+    path.write_text(dumps_yaml({"schema": "2.0", "stages": rows}))
+    (tmp_path / folders["b"]).mkdir(parents=True)
+    (tmp_path / folders["b"] / "metrics.json").touch()
+    forget(path, "p", ["a"])
+    assert list(entries(path.read_text())) == ["run@a", "run@b", "run_dense@d", "report@p"]
+    assert loads_yaml(path.read_text())["stages"] == {
+        name: row for name, row in rows.items() if name not in ("run@c", LONG)
+    }
 
 
 def test_what_dvc_did_not_write_is_refused_and_kept(tmp_path):

@@ -43,7 +43,7 @@ case "${{0##*/}} $*" in
   test -z "$STALE" || test $# -gt 0 || echo "Running stage 'check':"
   for word; do case $word in *@*) echo "Running stage '$word':" ;; esac; done
   exit ;;
-"python pipeline/rows_queue.py"* | "python -m gmmvit.paper.project "*) exec {sys.executable} "$@" ;;
+"python pipeline/rows_queue.py"* | "python pipeline/names.py "*) exec {sys.executable} "$@" ;;
 "gmmvit check") exec {sys.executable} -c "import sys, gmmvit.cli; sys.exit(gmmvit.cli.main(['check']))" ;;
 esac
 """
@@ -125,8 +125,9 @@ def test_make_installs_once_and_again_after_the_requirements_changed(make, tmp_p
 
 def test_make_test_checks_the_notebooks_too_unless_told_what_to_test(make):
     make("test")
-    assert make("test")[1] == ["pytest -n 2 --dist worksteal", "pytest --nbval --nbval-current-env notebooks"]
-    assert make("test", "JOBS=4")[1][0] == "pytest -n 4 --dist worksteal"
+    notebooks = "pytest --nbval --nbval-current-env -n {} --dist loadfile notebooks"  # each notebook in one process
+    assert make("test")[1] == ["pytest -n 2 --dist worksteal", notebooks.format(2)]
+    assert make("test", "JOBS=4")[1] == ["pytest -n 4 --dist worksteal", notebooks.format(4)]
     assert make("test", "ARGS=-x")[1] == ["pytest -x"]
 
 
@@ -159,6 +160,20 @@ def test_make_repro_passes_over_failing_rows_and_says_so(make):
     assert [words[1] for words in papermill] == ["notebooks/a_table.ipynb", "notebooks/b_table.ipynb"]
     assert all(words[-6:] == ["-p", "profile", "a", "-p", "out", "reports/a/partial"] for words in papermill)
     assert result.returncode != 0 and "Error 1" in result.stderr
+
+
+def test_make_repro_runs_the_notebooks_side_by_side_when_all_rows_have_ended(make, tmp_path):
+    make("repro")
+    params = tmp_path / "params.yaml"
+    params.write_text(params.read_text().replace("bad:", "fine:"))
+    (tmp_path / "notebooks" / "profile.ipynb").touch()
+    result, calls = make("repro", "KEEP_GOING=1", "JOBS=2")
+    assert result.returncode == 0, result.stderr
+    tables = [f"python pipeline/repro.py -s notebook@a-{name}" for name in ("a_table", "b_table")]
+    *before, third, fourth = [call for call in calls if not call.startswith("device")][:-2]
+    assert calls[-2:] == REPRO and {third, fourth} == set(tables)  # what is timed is left to the last, which runs alone
+    assert before[-1] == "python pipeline/repro.py -s analyse@a" and "python pipeline/repro.py -s run@fine" in before
+    assert "2 of 2 rows have ended" in result.stdout and "notebook 2 of 2: " in result.stdout
 
 
 def test_make_rows_runs_them_all_though_one_fails(make):
@@ -209,7 +224,7 @@ def test_rows_share_the_cores_and_know_how_many_they_are(monkeypatch):
     started = []
     monkeypatch.setattr(rows_queue.subprocess, "Popen", lambda words, env, **_: started.append(env))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    rows_queue.Queue(["run@a"], 3, None).start("run@a", 0)
+    rows_queue.Queue("row", ["run@a"], 3, None).start("run@a", 0)
     assert (started[0]["OMP_NUM_THREADS"], started[0]["GMMVIT_JOBS"]) == ("2", "3")
 
 

@@ -29,17 +29,21 @@ def test_masks_are_shown_on_a_map_centred_on_zero(masks, kind):
     figure = pictures.mask_grid(weights)
     assert [axes.get_ylabel() for axes in figure.axes if axes.get_label() == "<colorbar>"] == ["mask weight"]  # of all
     assert (figure.get_supxlabel(), figure.get_supylabel()) == ("key patch", "query patch")
-    heads = [axes.get_title() for axes in figure.axes if axes.get_title().startswith("head")]
+    heads = [words.get_text() for words in figure.axes[0].texts if words.get_text().startswith("head")]
     assert heads[:2] in ([], ["head 1", "head 2"])  # as layers are counted
+    places = [image.get_extent() for image in images]
+    for left, right, bottom, top in places:  # no panel lies on another
+        assert not any(a < right and left < b and top < c and d < bottom for a, b, c, d in places if a != left)
 
 
 def test_the_row_of_one_query_lies_on_its_grid(masks):
     weight = masks["gmm"][2].weight()
     figure = pictures.mask_grid({"layer": weight}, (8, 8), (2, 5))
-    for image, head in zip(shown(figure), weight, strict=True):
+    frames = [patch for patch in figure.axes[0].patches if patch.get_width() < 1]
+    for image, frame, head in zip(shown(figure), frames, weight, strict=True):
         np.testing.assert_array_equal(image.get_array(), head[2 * 8 + 5].reshape(8, 8))
-        (frame,) = image.axes.patches
-        assert frame.get_xy() == (4.5, 1.5)
+        left, _, _, top = image.get_extent()
+        assert frame.get_xy() == pytest.approx((left + 5 / 8, top + 2 / 8)) and frame.get_width() == 1 / 8
 
 
 def test_reverse_convolution_slides_the_kernel_to_the_rows_of_the_mask(masks):

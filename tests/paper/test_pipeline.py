@@ -103,28 +103,41 @@ def ran(said):
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A copy whose three rows, and the main table of them, were run without disturbance."""
-    place = copy_of_the_project(tmp_path_factory.mktemp("done"))
-    assert repro(place, "notebook@tiny-main_results") == {
-        "check",
-        "clean",
-        "data@cifar10-mini",
-        "analyse@tiny",
-        "notebook@tiny-main_results",
-        *RUNS,
-    }
+def prepared(tmp_path_factory):
+    """A copy in which all was done that comes before the rows."""
+    place = copy_of_the_project(tmp_path_factory.mktemp("prepared"))
+    assert repro(place, "clean", "data@cifar10-mini") == {"check", "clean", "data@cifar10-mini"}
     return place
 
 
+def another(prepared, place):
+    """A copy of the copy."""
+    return shutil.copytree(prepared, place / "project", symlinks=True)
+
+
+@pytest.fixture(scope="module")
+def done(prepared, tmp_path_factory):
+    """A copy whose three rows, and the main table of them, were run without disturbance."""
+    place = another(prepared, tmp_path_factory.mktemp("done"))
+    assert repro(place, "notebook@tiny-main_results") == {"analyse@tiny", "notebook@tiny-main_results", *RUNS}
+    return place
+
+
+MADE = ("notebooks", "build", "reports/tiny")  # by hand and by stages; what these are is in params.yaml and dvc.lock
+
+
 @pytest.fixture
-def at_rest(done):
+def at_rest(done, tmp_path):
     """The same, put back after the test."""
-    kept = {path: path.read_bytes() for path in (done / "params.yaml", *(done / "notebooks").glob("*.ipynb"))}
+    for name in MADE:
+        shutil.copytree(done / name, tmp_path / "kept" / name)
+    kept = {done / name: (done / name).read_bytes() for name in ("params.yaml", "dvc.lock")}
     yield done
+    for name in MADE:
+        shutil.rmtree(done / name)
+        shutil.copytree(tmp_path / "kept" / name, done / name)
     for path, content in kept.items():
         path.write_bytes(content)
-    repro(done, "notebook@tiny-main_results")
 
 
 @pytest.mark.slow
@@ -206,8 +219,8 @@ def test_another_profile_and_back_runs_no_row_again(at_rest):
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_and_repeated_it_ends_with_the_same_records(done, tmp_path):
-    place = copy_of_the_project(tmp_path)
+def test_killed_in_the_middle_and_repeated_it_ends_with_the_same_records(prepared, done, tmp_path):
+    place = another(prepared, tmp_path)
     saved = place / "reports" / "tiny" / "runs" / ".checkpoints" / "tiny-b" / "last.pt"
     process = start(place, "dvc", "repro", *RUNS)
     deadline = time.monotonic() + 300
@@ -229,26 +242,27 @@ def test_killed_in_the_middle_and_repeated_it_ends_with_the_same_records(done, t
 GMMVIT = ("python", "pipeline/repro.py")
 
 
+STOPS = [(GMMVIT, signal.SIGTERM, 143), (GMMVIT, signal.SIGINT, 143), (("dvc", "repro"), signal.SIGTERM, -15)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words, number, code",
-    [(GMMVIT, signal.SIGTERM, 143), (GMMVIT, signal.SIGINT, 143), (("dvc", "repro"), signal.SIGTERM, -15)],
-)
-def test_stopped_by_a_queue_or_a_person_a_row_saves_its_state_and_the_lock_is_whole(
-    done, tmp_path, words, number, code
-):
-    place = copy_of_the_project(tmp_path)
+def test_stopped_by_a_queue_or_a_person_a_row_saves_its_state_and_the_lock_is_whole(prepared, done, tmp_path):
+    """Three times, each time an epoch further on."""
+    place = another(prepared, tmp_path)
     saved = place / "reports" / "tiny" / "runs" / ".checkpoints" / "tiny-b" / "last.pt"
-    process = start(place, *words, "run@tiny-b")
-    deadline = time.monotonic() + 300
-    while not saved.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    at, written = place_of(saved), (place / "dvc.lock").read_text()
-    os.killpg(process.pid, number)
-    said, _ = process.communicate(timeout=120)  # until nobody holds the pipe any more: the kernel has ended too
-    assert process.returncode == code and "Traceback" not in said and "tiny-b: stopped" in said, said
-    assert place_of(saved) > at and at[0] < 6
-    assert (place / "dvc.lock").read_text() == written and "run@tiny-b" not in written
+    before = (0, 0)
+    for words, number, code in STOPS:
+        process = start(place, *words, "run@tiny-b")
+        deadline = time.monotonic() + 300
+        while place_of(saved) <= before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        at, written = place_of(saved), (place / "dvc.lock").read_text()
+        os.killpg(process.pid, number)
+        said, _ = process.communicate(timeout=120)  # until nobody holds the pipe any more: the kernel has ended too
+        assert process.returncode == code and "Traceback" not in said and "tiny-b: stopped" in said, (words, said)
+        before = place_of(saved)
+        assert before > at and at[0] < 6, words
+        assert (place / "dvc.lock").read_text() == written and "run@tiny-b" not in written, words
     assert repro(place, "run@tiny-b") == {"run@tiny-b"}
     assert "resumed at epoch" in (saved.parents[2] / "tiny-b" / "run.ipynb").read_text()
     for record in RECORDS:
@@ -257,15 +271,17 @@ def test_stopped_by_a_queue_or_a_person_a_row_saves_its_state_and_the_lock_is_wh
 
 
 def place_of(checkpoint):
-    """Epoch and step of a checkpoint."""
+    """Epoch and step of a checkpoint; (0, 0) where there is none."""
+    if not checkpoint.exists():
+        return 0, 0
     content = torch.load(checkpoint, weights_only=True)["place"]
     return content["epoch"], content["step"]
 
 
 @pytest.mark.slow
-def test_rows_side_by_side_have_the_bytes_and_the_records_of_rows_one_by_one(done, tmp_path):
+def test_rows_side_by_side_have_the_bytes_and_the_records_of_rows_one_by_one(prepared, done, tmp_path):
     """`make rows JOBS=2` after `dvc repro` has nothing to do, and alone it ends with the same files."""
-    place = copy_of_the_project(tmp_path)
+    place = another(prepared, tmp_path)
     write_params(place, rows={name: ROWS[name] for name in ("tiny-a", "tiny-c")})
     env = environment(place) | {"OMP_NUM_THREADS": "2"}
     words = ["python", "pipeline/rows_queue.py", "2"]  # beside each other
@@ -297,10 +313,13 @@ def test_a_fresh_clone_shows_a_changed_lock_and_nothing_else_when_all_of_smoke_w
 
 
 @pytest.mark.slow
-def test_a_failing_row_stops_only_itself_and_the_tables_are_made_without_it(tmp_path):
+def test_a_failing_row_stops_only_itself_and_the_tables_are_made_without_it(prepared, tmp_path):
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    place = copy_of_the_project(tmp_path)
+    place = another(prepared, tmp_path)
+    for notebook in (place / "notebooks").glob("*.ipynb"):  # the others are made in the same way
+        if notebook.stem not in ("run", "main_results"):
+            notebook.unlink()
     diverging = {"mask": "none", "set": {"epochs": 1, "batch": 100, "lr": 1e30, "warmup_epochs": 0}}
     write_params(place, rows={"tiny-bad": diverging, "tiny-a": ROWS["tiny-a"]})
     stamp = tmp_path / "installed"

@@ -23,7 +23,8 @@ MAIN = {(model, mask) for model in ("vit", "swin", "cait", "pit", "t2t") for mas
 SIGMAS = {(1, 1), (3, 3), (10, 0), (30, 10)}  # and (10, 10), which is the mask's own
 ALPHAS = {(0, 0.5), (0.2, 0), (1, 0.2)}  # and (0, 2)
 
-OF_MASKS = {"cpu": {"mask_lr": 60}}  # what a profile's default says of masks, and names leave out
+LOCAL, OWN = {"sigma_init": [2, 0.5], "alpha_init": [0.2, 0]}, {"sigma_init": [3, 2], "alpha_init": [1, 1]}
+OF_MASKS = {"cpu": {"mask_lr": 10, **LOCAL}}  # what a profile's default says of masks, and names leave out
 
 each_profile = pytest.mark.parametrize("profile", PROFILES)
 
@@ -85,12 +86,12 @@ def test_smoke_is_the_profile_that_is_committed_as_params(tmp_path):
 
 
 COUNTS = {  # rows by profile and recipe, counted by hand: arms x data sets x seeds
-    ("smoke", "smoke"): 34,
+    ("smoke", "smoke"): 32,
     ("smoke", "coco-shapes"): 2,
     ("smoke", "ade20k-shapes"): 2,
     ("start", "short"): 2 * (1 + 3 * 3),
     # (a), (b) with two starts of the weights, (c), (i), (j); (d), (e), (f), (g); (h)
-    ("cpu", "short"): 3 * (5 + 15 + 2 + 4 + 3 + 5) + 2 * (8 + 8 + 3 + 16) + 8,
+    ("cpu", "short"): 3 * (6 + 15 + 2 + 4 + 3 + 5) + 2 * (9 + 8 + 3 + 16) + 8,
     # main table, read-outs, shared heads, ELM and GAB, kernels on four data sets; underflow; the rest of the ablation;
     # depth; heat maps; the position MLP and mixing on two data sets
     ("paper", "gmm"): 3 * (4 * (10 + 2 + 1 + 2 + 6) + 2 + (4 + 3) + (1 + 4 + 3) + 1 + 12 + 2 * 3 + 2 * 20) + 3,
@@ -106,28 +107,29 @@ def test_the_grids_have_as_many_rows_as_were_planned():
     found = Counter((name, row.recipe) for name, params in PROFILES.items() for row in params.rows.values())
     assert found == COUNTS
     assert {name: len(params.rows) for name, params in PROFILES.items()} == {
-        "smoke": 38,
+        "smoke": 36,
         "start": 20,
-        "cpu": 180,
+        "cpu": 185,
         "paper": 605,
     }
 
 
 SPOTS = {  # what a row is trained with: of its recipe (all that is named), its mask and its start
     "smoke-cifar10-mini-vit_xs-gmm-sigma_init10_0-s0": {
-        "recipe": {"epochs": 1, "warmup_epochs": 0.2, "batch": 128, "lr": 1e-3, "final_lr": 1e-5, "drop_path": 0.0},
+        "recipe": {"epochs": 1, "epoch_steps": 5, "warmup_epochs": 0.2, "batch": 128, "lr": 1e-3, "final_lr": 1e-5}
+        | {"drop_path": 0.0},
         "mask": {"sigma_init": (10.0, 0.0)},
     },
     "smoke-coco-shapes-swin_micro-gab-s0": {
-        "recipe": {"epochs": 5, "epoch_steps": 25, "batch": 4, "lr": 2e-3, "milestones": (4,), "warmup_steps": 25}
+        "recipe": {"epochs": 2, "epoch_steps": 10, "batch": 4, "lr": 2e-3, "milestones": (4,), "warmup_steps": 25}
         | {"width": 64, "regions": 64, "drop_path": 0.0, "final_lr": 1e-6, "precision": "bfloat16", "short": 800},
     },
     "smoke-ade20k-shapes-swin_micro-none-s0": {
-        "recipe": {"epochs": 10, "epoch_steps": 20, "batch": 8, "lr": 4e-4, "warmup_steps": 40, "width": 64}
+        "recipe": {"epochs": 2, "epoch_steps": 10, "batch": 8, "lr": 4e-4, "warmup_steps": 40, "width": 64}
         | {"drop_path": 0.0, "weight_decay": 0.01, "warmup_start": 1e-6},
     },
-    "cpu-cifar10-vit_xs-temperature-epochs8-freeze_masks-init0_4p7-s2": {
-        "recipe": {"epochs": 8, "freeze_masks": True, "mask_lr": 60, "fraction": 1},
+    "cpu-cifar10-vit_xs-temperature-epochs7-freeze_masks-init0_4p7-s2": {
+        "recipe": {"epochs": 7, "freeze_masks": True, "mask_lr": 10, "fraction": 1},
         "mask": {"init": (0.0, 4.7)},
     },
     "start-cifar10-vit_xs-gmm-alpha_init0p2_0-mask_lr10-sigma_init2_0p5-s1": {
@@ -238,8 +240,8 @@ def block(model, **wanted):
     found, epochs = {}, set()
     for row in PROFILES["cpu"].rows.values():
         own = {key: value for key, value in row.set.items() if key not in ("epochs", "mask_lr")}
-        if row.model == model and own == wanted:
-            assert row.mask == "none" or row.set["mask_lr"] == 60  # one cell of profiles/start.yaml throughout
+        if row.model == model and own == {"gmm": LOCAL, "gmb": OWN}.get(row.mask, {}) | wanted:
+            assert row.mask == "none" or row.set["mask_lr"] == 10  # one cell of profiles/start.yaml throughout
             found.setdefault(row.mask, set()).add(row.seed)
             epochs.add(row.recipe_settings.epochs)
     return found, epochs
@@ -252,25 +254,24 @@ def test_the_cpu_grid_is_the_one_that_was_asked_for():
     priors = ("temperature", "diagonal", "alibi", "slope", "manhattan", "kerple", "relbias", "relmlp", "gpsa", "rope")
     papers = ("none", "gmm", "elm", "gab", "gmb")
     assert block("vit") == (three(*papers), {5})
-    assert block("vit_xs") == (three(*papers, *priors), {8})
-    assert block("vit_xs", freeze_masks=True) == (three("gmm", "gab"), {8})
+    assert block("vit_xs") == (three(*papers, *priors), {7})
+    assert block("vit_xs", freeze_masks=True) == (three("gmm", "gab"), {7})
     for init in ([0, 4.7], [0, 0]):
-        assert block("vit_xs", init=init, freeze_masks=True) == (three("temperature"), {8})
+        assert block("vit_xs", init=init, freeze_masks=True) == (three("temperature"), {7})
     for weights in ("mimetic", "impulse"):
-        assert block("vit_xs", init_weights=weights) == (three("none"), {8})
-    two = {"gmm": {0, 1}}, {8}
-    sigmas, alphas = ([1, 0], [3, 1], None), ([0.2, 0], [0, 0.5], None)  # None: as the mask has it, (10, 10) and (0, 2)
-    for sigma, alpha in itertools.product(sigmas, alphas):
-        pairs = {"sigma_init": sigma, "alpha_init": alpha}
-        if any(pairs.values()):
-            assert block("vit_xs", **{key: pair for key, pair in pairs.items() if pair}) == two
+        assert block("vit_xs", init_weights=weights) == (three("none"), {7})
+    two = {"gmm": {0, 1}}, {7}
+    for sigma, alpha in itertools.product(([1, 0], [3, 1], [10, 10]), ([0.2, 0], [0, 0.5], [0, 2])):
+        assert block("vit_xs", sigma_init=sigma, alpha_init=alpha) == two
+    assert block("vit", sigma_init=[10, 10], alpha_init=[0, 2]) == (three("gmm"), {5})  # as its paper has it
     for settings in ({"where": "probabilities"}, {"share_heads": True}, {"decay_masks": True}):
         assert block("vit_xs", **settings) == two
-    for count in (1, 2, 3, 10):
-        assert block("vit_xs", kernels=count) == ({"gmm": {0, 1}, "gmb": {0, 1}}, {8})
+    for count, height in ((1, 1), (2, 0.5), (3, 0.333), (10, 0.1)):
+        assert block("vit_xs", kernels=count) == ({"gmb": {0, 1}}, {7})
+        assert block("vit_xs", kernels=count, alpha_init=[height, 0]) == two
     for share in (0.01, 0.05, 0.1, 0.5):
         masks = dict.fromkeys(("none", "gmm", "gab", "gmb"), {0, 1})
-        assert block("vit_xs", fraction=share) == (masks, {8})
+        assert block("vit_xs", fraction=share) == (masks, {7})
     for model in ("swin", "cait", "pit", "t2t"):
         assert block(model) == ({"none": {0}, "gmm": {0}}, {2})
     assert block("vit_relpos") == (three("none", "gab"), {2})

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
 
 import gmmvit
 from gmmvit import fetch
+from gmmvit.core import ways
 from gmmvit.core.transmix import TransMix
 from gmmvit.fetch import shapes
 from gmmvit.models import create_model
@@ -46,6 +48,18 @@ def quiet(line):
 
 
 # ---- steps of the engine --------------------------------------------------------------------------------------------
+
+
+def shallow(name, mask, **options):
+    """A backbone with two layers of each stage: what a third does on a GPU the second does too."""
+    model = create_model(name, num_classes=5, **options)
+    for module in list(model.modules()):
+        for part, layers in module.named_children():
+            if isinstance(layers, nn.Sequential | nn.ModuleList) and len(layers) > 2 and hasattr(layers[0], "attn"):
+                setattr(module, part, layers[:2])
+    if mask:
+        gmmvit.attach(model, mask)
+    return model
 
 
 def cross_entropy(model, images, labels, step):
@@ -91,7 +105,8 @@ def assert_near(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], re
 
 def compare(make, gpu, recipe=SGD, loss=lambda: cross_entropy, times=1) -> Steps:
     """Asserts that steps on the GPU are those of the CPU, to rounding in float32 and near in bfloat16; the former."""
-    expected = Steps(make, recipe=recipe, loss=loss())
+    with ways.avoiding(ways.NATIVE):  # whose sums are in another order than those of torch's operators
+        expected = Steps(make, recipe=recipe, loss=loss())
     with gpu() as watched:
         found = Steps(make, CUDA, recipe=recipe, loss=loss(), gpu=watched)
         rounded = Steps(make, CUDA, torch.bfloat16, recipe, loss(), watched)
@@ -105,14 +120,14 @@ def compare(make, gpu, recipe=SGD, loss=lambda: cross_entropy, times=1) -> Steps
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_steps_of_the_vit(mask, gpu):
-    assert compare(lambda: create_model("vit", num_classes=5, mask=mask), gpu).waits == set()
+    assert compare(lambda: shallow("vit", mask), gpu).waits == set()
 
 
 @slow
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("name", ["swin", "cait", "pit", "t2t", "vit_relpos"])
 def test_steps_of_every_backbone(name, mask, gpu):
-    assert compare(lambda: create_model(name, num_classes=5, mask=mask), gpu).waits == set()
+    assert compare(lambda: shallow(name, mask), gpu).waits == set()
 
 
 @slow
@@ -121,8 +136,7 @@ def test_steps_of_every_backbone(name, mask, gpu):
 def test_steps_of_transmix(name, mask, gpu):
     name, _, readout = name.partition(", ")
     options = {"readout": readout} if readout else {}
-    model = functools.partial(create_model, name, num_classes=5, mask=mask, **options)
-    assert compare(model, gpu, loss=transmix).waits == set()
+    assert compare(functools.partial(shallow, name, mask, **options), gpu, loss=transmix).waits == set()
 
 
 @slow

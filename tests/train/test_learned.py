@@ -106,6 +106,7 @@ learned.save(model, sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_the_same_model_makes_the_same_bytes_in_another_process(tmp_path, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -288,7 +288,8 @@ def test_norms_of_a_step_on_a_cpu_are_shared_as_they_are():
     working = Working(model, torch.bfloat16, CPU)
     low = dict(working.module.named_parameters())
     assert all(low[name] is p for name, p in model.named_parameters() if "norm" in name)
-    assert {type(m) for m in working.module.modules()} == {type(m) for m in model.modules()}
+    both = zip(working.module.modules(), model.modules(), strict=True)  # a norm may take native.c (test_norms.py)
+    assert all(isinstance(m, type(own)) for m, own in both)
 
 
 # ---- where gradients lie --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gmmvit.data.places import alone, write_json
-from gmmvit.train import Diverged, OtherRun, checkpoint, classify, loop, record, train
+from gmmvit.train import Diverged, OtherRun, checkpoint, classification, loop, record, train
 from gmmvit.train.classify import Classification
 from gmmvit.train.engine import PACKAGE, engine, modules
 
@@ -136,14 +136,14 @@ def test_a_lock_leaves_nothing_and_lets_one_in_at_a_time(tmp_path):
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_cannot_be_is_refused_before_training(tmp_path, monkeypatch, place):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr(classify, "task", None)
+    monkeypatch.setattr(classification, "task", None)
     with pytest.raises(OSError, match="file"):
         train(ROW, tmp_path / place, say=quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(classify, "task", None)
+    monkeypatch.setattr(classification, "task", None)
     monkeypatch.setattr(checkpoint.os, "access", lambda *_: False)
     with pytest.raises(PermissionError, match="cannot be written to: expected a folder"):
         train(ROW, tmp_path, say=quiet)
@@ -174,6 +174,7 @@ def test_a_checkpoint_left_behind_by_a_finished_run_goes(stopped, whole):
     assert "already ended" in said[0] and not last.parent.exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_engine_is_not_gone_on_from(stopped, whole, monkeypatch):
     out, last = stopped
     said, now = [], engine("classification")

@@ -130,7 +130,7 @@ def test_timms_weights_are_taken_up_under_a_new_classifier(monkeypatch):
 
 def test_a_mask_on_trained_weights_starts_as_its_paper_starts_it(weights, caplog):
     row = Row("cifar10", "vit_relpos", "gab", set={"pretrained_file": str(weights[0])})
-    model = starts.model_of(row, torch.device("cpu"))
+    model = starts.model_of(row)
     assert {site.start for site in model.spatial_sites} == {"paper"} and not caplog.records
     for site in model.spatial_sites:
         assert site.mask.base is None and (site.mask.amplitude == 2).all() and (site.mask.sigma == 5).all()

@@ -114,6 +114,7 @@ def test_a_record_without_scores_gets_them(finished, tmp_path):
     assert (tmp_path / "older" / "scores.json").read_bytes() == (out / "scores.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_seed_decides_every_byte(finished, tmp_path):
     out, _, _ = finished
     train(ROW, tmp_path / "again", say=quiet)
@@ -135,6 +136,7 @@ def test_two_processes_follow_the_curve_of_one(finished, tmp_path):
     assert json.loads((tmp_path / "two" / "timing.json").read_text())["processes"] == 2
 
 
+@pytest.mark.slow
 def test_an_accumulated_batch_follows_the_curve_of_a_whole_one(finished, tmp_path):
     train({**ROW, "set": {**MIXED, "accumulate": 5}}, tmp_path / "parts", say=quiet)
     np.testing.assert_allclose(losses(tmp_path / "parts"), losses(finished[0]), atol=1e-3)
@@ -407,6 +409,7 @@ def test_the_command_trains_a_row_of_params_into_the_profiles_folder(tmp_path, f
     assert len(lines) == 7 and "it/s" not in done.stderr, (lines, done.stderr)  # one line an epoch, no bar in a log
 
 
+@pytest.mark.slow
 def test_the_command_names_the_nearest_row(tmp_path):
     (tmp_path / "params.yaml").write_text(json.dumps({"profile": "tiny", "rows": {"tiny-one": ROW}}))
     (tmp_path / "dvc.yaml").touch()
