@@ -6,6 +6,7 @@ ARGS ?=
 PROFILE ?=
 KEEP_GOING ?=
 JOBS ?=
+NEW ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -44,8 +45,8 @@ PARTIAL = \
   done; \
   $(BIN)/gmmvit report "$$profile" --partial; }
 
-rows: $(STAMP) profile ## the rows alone; JOBS=4 at a time (else one on each GPU, or two without a GPU); may be stopped and repeated
-	@$(ROWS)
+rows: $(STAMP) profile ## the rows alone; JOBS=4 at a time (else one on each GPU, or two without a GPU); may be stopped and repeated; NEW=1 passes over rows that this engine has a record of
+	@$(ROWS) $(if $(NEW),--new)
 
 profile: $(STAMP) # puts PROFILE in force; a params.yaml that is none of the profiles' is kept as params.yaml.old
 	@$(if $(PROFILE),$(BIN)/python pipeline/names.py "$(PROFILE)")

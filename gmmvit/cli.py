@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 
@@ -225,6 +226,7 @@ def results(arguments: argparse.Namespace) -> None:
 def analyse(arguments: argparse.Namespace) -> None:
     """Makes what figures show of images from the weights that are here: of some rows, or of all rows of a profile."""
     from gmmvit.analysis.drawn import analysed
+    from gmmvit.analysis.shared import shared
     from gmmvit.paper.profiles import find_row
     from gmmvit.paper.project import rows, runs_folder
 
@@ -234,7 +236,7 @@ def analyse(arguments: argparse.Namespace) -> None:
     runs = [runs_folder(params.profile) / find_row(params, name).name for name in names or params.rows]
     if names and (missing := [run for run in runs if not (run / "weights.pt").is_file()]):
         raise FileNotFoundError(f"{missing[0].name}: expected weights.pt in {missing[0]}, where training leaves it")
-    for line in analysed(runs):
+    for line in chain(analysed(runs), shared(runs, params.rest.get("shared_weights", ()))):
         print(line, flush=True)
 
 

@@ -18,7 +18,7 @@ ROWS, DATA = ("run", "run_dense"), ("data", "data_dense")  # stages of dvc.yaml;
 
 
 def names() -> dict:
-    """{"profile": its name, each of ROWS and DATA: the names below it}, all safe in a path and in a shell.
+    """{"profile": its name, ROWS, DATA and "shared_weights": the names below each}, all safe in a path and in a shell.
 
     What gmmvit found when it read and checked the file is kept until the file changes.
     """
@@ -30,7 +30,7 @@ def names() -> dict:
     from gmmvit.paper.profiles import read
 
     params = read(path)
-    found = {"sha256": digest, "profile": params.profile}
+    found = {"sha256": digest, "profile": params.profile, "shared_weights": params.rest.get("shared_weights") or []}
     for dense, (rows, data) in enumerate(zip(ROWS, DATA, strict=True)):
         found[rows] = [name for name, row in params.rows.items() if (row.kind != "classification") == dense]
         found[data] = params.rest.get("dense_datasets" if dense else "datasets") or []

@@ -2,6 +2,7 @@
 
 python pipeline/rows_queue.py 4       # without a number: as many as there are GPUs, without a GPU two
 python pipeline/rows_queue.py 4 --all # and then the notebooks with tables and figures, as many at a time
+python pipeline/rows_queue.py 4 --new # without the rows that this engine has a record of, wherever their weights are
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOT_BESIDE = {"run", "profile"}  # notebooks: that of a row, and one that times 
 REPRO = ("python", "pipeline/repro.py")  # by name, as dvc.yaml has it: the Python of the environment in force
 
 
-def main(jobs: int, notebooks: bool = False) -> int:
+def main(jobs: int, notebooks: bool = False, new: bool = False) -> int:
     """0 when all rows have ended; asked to stop, it waits until the rows under way have saved their state."""
     try:
         known = names()
@@ -34,7 +35,9 @@ def main(jobs: int, notebooks: bool = False) -> int:
     with passed_on(_say) as stop:
         data = [stage for kind in DATA for stage in stages[kind]]
         before = subprocess.call([*REPRO, "--keep-going", "clean", *data], cwd=ROOT)
-        rows = [] if stop.signal else stale("-s", *(stage for kind in ROWS for stage in stages[kind]))
+        kept = _recorded(known["profile"]) if new else set()
+        wanted = [stage for kind in ROWS for stage in stages[kind] if stage.partition("@")[2] not in kept]
+        rows = stale("-s", *wanted) if wanted and not stop.signal else []
         failed = Queue("row", rows, jobs, stop).run()  # where a data set is not there, its rows fail at once
         if notebooks and not (stop.signal or failed or before):
             failed = _tables(known["profile"], jobs, stop)
@@ -48,6 +51,12 @@ def _tables(profile: str, jobs: int, stop: Stop) -> list[str]:
     names = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem not in NOT_BESIDE)
     waiting = [] if stop.signal else stale("-s", *(f"notebook@{profile}-{name}" for name in names))
     return Queue("notebook", waiting, jobs, stop).run()
+
+
+def _recorded(profile: str) -> set[str]:
+    from gmmvit.paper.runs import recorded
+
+    return set(recorded(profile))
 
 
 def stale(*words: str) -> list[str]:
@@ -129,5 +138,5 @@ def gpus() -> str:
 
 
 if __name__ == "__main__":
-    given = [word for word in sys.argv[1:] if word != "--all"]
-    sys.exit(main(int((given or [0])[0]), "--all" in sys.argv))
+    given = [word for word in sys.argv[1:] if not word.startswith("--")]
+    sys.exit(main(int((given or [0])[0]), "--all" in sys.argv, "--new" in sys.argv))

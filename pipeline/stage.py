@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from itertools import chain
 from pathlib import Path
 
 from names import DATA, ROOT, ROWS, names
@@ -48,9 +49,11 @@ def run(kind: str, name: str) -> int:
         fetch.record(name, Path(f"build/data/{name}.json"))
     elif kind == "analyse":
         from gmmvit.analysis.drawn import analysed
+        from gmmvit.analysis.shared import shared
 
         (reports / "analysis").mkdir(parents=True, exist_ok=True)
-        for line in analysed(reports / "runs" / row for stage in ROWS for row in known[stage]):
+        runs = [reports / "runs" / row for stage in ROWS for row in known[stage]]
+        for line in chain(analysed(runs), shared(runs, known["shared_weights"])):
             print(line, flush=True)
     elif kind == "report":
         from gmmvit.paper.profiles import read

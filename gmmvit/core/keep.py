@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,19 +31,25 @@ from .trace import plain
 BLOCK, FORMAT = "gmmvit", 1  # our key in config.json, and the newest form of it that this version reads
 CONFIG, WEIGHTS, RUN = "config.json", "model.safetensors", "weights.pt"
 SHOWN = 3  # names in a sentence
+TYPES = {
+    str(kind).removeprefix("torch."): kind for kind in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
 
 
-def save(model: nn.Module, folder: str | Path, **model_args: Any) -> None:
+def save(model: nn.Module, folder: str | Path, stored: torch.dtype | None = None, **model_args: Any) -> None:
     """Writes a model with its masks into a folder that `load` reads, and that can be uploaded to the Hugging Face hub.
 
-    How the model was made is known where timm.create_model made it; `model_args` says it, or says it otherwise.
+    How the model was made is known where timm.create_model made it; `model_args` says it, or says it otherwise. With
+    `stored` the file has numbers of that type, such as torch.float16, and what is loaded has the model's own again.
     """
     model, folder = plain(model), Path(folder)
     config = described(model, **model_args)
+    if stored is not None:
+        config[BLOCK]["type"] = _name_of(stored, _type_of(model.state_dict()))
     state = {name: value for name, value in model.state_dict().items() if CHILD not in name.split(".")}
     fits(_built(config).state_dict(), state, type(model).__name__, "what its options make")
     folder.mkdir(parents=True, exist_ok=True)
-    handle = model.register_state_dict_post_hook(_apart)
+    handle = model.register_state_dict_post_hook(partial(_apart, stored))
     try:
         with TemporaryDirectory(dir=folder) as made:  # a file is there whole or not at all
             save_for_hf(model, made, {BLOCK: config[BLOCK]}, config["model_args"], safe_serialization=True)
@@ -73,8 +80,7 @@ def load(source: str | Path) -> nn.Module:
         for group in block["masks"]:
             _attach(model, group)
     fits(model.state_dict(), state, str(source), f"this {type(model).__name__}")
-    first = next((value.dtype for value in state.values() if value.is_floating_point()), None)
-    model.to(first).load_state_dict(state)
+    model.to(_typed(block["type"], source) if "type" in block else _type_of(state)).load_state_dict(state)
     return model.eval()
 
 
@@ -196,7 +202,28 @@ def _fetched(name: str) -> Path:
     return [Path(download_from_hf(name, file)).parent for file in (WEIGHTS, CONFIG)][-1]
 
 
-def _apart(model: nn.Module, state: dict[str, torch.Tensor], *_: Any) -> None:
-    """Each tensor in memory of its own and in plain order, as safetensors wants them."""
+def _apart(stored: torch.dtype | None, model: nn.Module, state: dict[str, torch.Tensor], *_: Any) -> None:
+    """Each tensor in memory of its own and in plain order, as safetensors wants them, in the type that is told."""
     for name, value in state.items():
-        state[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        value = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        state[name] = value.to(stored) if stored and value.is_floating_point() else value
+
+
+def _type_of(state: Mapping[str, torch.Tensor]) -> torch.dtype | None:
+    """The type of a model's numbers."""
+    return next((value.dtype for value in state.values() if value.is_floating_point()), None)
+
+
+def _typed(name: object, source: str | Path) -> torch.dtype:
+    """The type of a name in config.json."""
+    if name not in TYPES:
+        raise ValueError(unknown(f"type of numbers in {source}", str(name), TYPES))
+    return TYPES[name]
+
+
+def _name_of(stored: torch.dtype, own: torch.dtype | None) -> str:
+    """How config.json names a model's own type, where its file has another."""
+    names = {kind: name for name, kind in TYPES.items()}
+    if stored not in names or own not in names:
+        raise TypeError(f"stored: expected one of {', '.join(map(str, names))}, got {stored!r} for a model of {own}")
+    return names[own]

@@ -21,6 +21,7 @@ from .arms import written_out
 
 PLACES = ("rows", "dense_rows")  # of rows in the file: of classification, of detection and segmentation
 SETS_OF = {"datasets": "rows", "dense_datasets": "dense_rows"}  # lists of the data sets that the rows train on
+SOME_ROWS = "report_pages", "shared_weights"  # lists of rows: those with a page, those whose weights are put into git
 DEEPEST, MOST_REPEATED = 30, 20_000  # levels of a file, and values that its aliases repeat
 
 
@@ -148,7 +149,7 @@ def _misplaced(place: str, row: Row) -> list[str]:
 def _wrong_lists(content: dict, rows: dict[str, Row]) -> list[str]:
     """Sentences about the other keys that the pipeline reads: its data sets, the rows with a page, threads."""
     wrong = []
-    for key in (*SETS_OF, "report_pages"):
+    for key in (*SETS_OF, *SOME_ROWS):
         given = content.get(key)
         if not isinstance(given, list | None):
             wrong.append(f"{key}: expected a list of names, got {shown(given)}")
@@ -159,10 +160,9 @@ def _wrong_lists(content: dict, rows: dict[str, Row]) -> list[str]:
             kind = [row for row in rows.values() if PLACES[row.kind != "classification"] == SETS_OF[key]]
             absent = dict.fromkeys(row.dataset for row in kind if row.dataset not in given)
             wrong += [f"{key}: expected {name!r} too, on which there are rows" for name in absent]
-    pages = content.get("report_pages")
-    wrong += (
-        [unknown("row in report_pages", name, rows) for name in pages or () if name not in rows] if not wrong else []
-    )
+    if not wrong:
+        some = [(key, name) for key in SOME_ROWS for name in content.get(key) or ()]
+        wrong += [unknown(f"row in {key}", name, rows) for key, name in some if name not in rows]
     threads = content.get("threads", 1)
     if type(threads) is not int or threads < 1:
         wrong.append(f"threads: expected a whole number of at least 1, got {shown(threads)}")

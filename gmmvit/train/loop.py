@@ -21,7 +21,7 @@ from ..data.memory import keep_freed_memory
 from ..data.progress import bar
 from . import checkpoint, kernels, layers, moved, precision, processes, record, signals, tasks
 from .checks import check
-from .engine import engine
+from .engine import engine, made_by
 from .machine import computing
 from .pace import Pace
 from .rows import Row
@@ -110,7 +110,7 @@ class Run:
     def __init__(self, row: Row, plain: dict, out: Path, world: processes.World, workers: int | None, say: Callable):
         keep_freed_memory()
         self.plain, self.out, self.world, self.say = plain, out, world, say
-        self.engine = engine(row.kind)
+        self.engine, self.made_by = engine(row.kind), made_by(row.kind)
         self.saved = checkpoint.folder_for(out) / "last.pt"
         self.recipe, self.task = row.recipe_settings, tasks.of(row.kind).task(row, world, workers)
         self.precision = precision.resolve(self.recipe.precision, world.device)
@@ -284,7 +284,7 @@ class Run:
         if self.precision.name == "float16":
             facts["skipped_steps"] = int(self.update.skipped)
         last = [line for line in self.place.layers if line["epoch"] == chosen["epoch"]]
-        facts |= layers.summary(last)
+        facts |= layers.summary(last) | {"engine": self.made_by}
         metrics = record.summary(self.plain, model, self.task, history, chosen, **facts)
         if self.world.first:
             place = self.place

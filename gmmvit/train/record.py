@@ -14,7 +14,7 @@ import torch
 import torch.nn as nn
 
 from ..core.cost import cost
-from ..core.keep import described
+from ..core.keep import CONFIG, WEIGHTS, described
 from ..data.places import atomic, write_json
 from . import checkpoint, layers, learned
 from .machine import machine
@@ -104,7 +104,8 @@ def peak_memory(device: torch.device, before: Mapping[str, int]) -> dict[str, in
 def write(out: Path, model: nn.Module, metrics: dict, place, times: dict) -> None:
     """Every file of a finished run; metrics.json, which says that the run has ended, goes first and comes last."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "metrics.json").unlink(missing_ok=True)
+    for name in ("metrics.json", CONFIG, WEIGHTS):  # the latter two: what was shared of an earlier run
+        (out / name).unlink(missing_ok=True)
     write_lines(out / "history.csv", list(place.history[0]), place.history)
     write_lines(out / layers.FILE, layers.COLUMNS, place.layers)
     write_json(out / "timing.json", times)

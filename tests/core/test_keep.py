@@ -104,6 +104,34 @@ def test_a_trained_model_of_another_type_and_memory_layout_comes_back(tmp_path):
     assert {p.dtype for p in back.parameters()} == {torch.bfloat16}
 
 
+def test_a_file_of_half_the_size_is_loaded_in_the_models_own_type(tmp_path):
+    model, image = vit(), torch.randn(2, 3, 64, 64)
+    gmmvit.attach(model, "gmm")
+    gmmvit.save(model, tmp_path / "whole")
+    gmmvit.save(model, tmp_path / "half", stored=torch.float16)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "whole")]
+    assert 0.49 < sizes[0] / sizes[1] < 0.55
+    back = gmmvit.load(tmp_path / "half")
+    assert {p.dtype for p in back.parameters()} == {torch.float32} == {p.dtype for p in model.parameters()}
+    for own, kept in zip(model.parameters(), back.parameters(), strict=True):
+        assert torch.equal(own.half().float(), kept)
+    torch.testing.assert_close(logits(model, image), logits(back, image), rtol=0, atol=0.02)
+
+
+def test_a_type_that_is_none_is_refused_in_a_sentence(tmp_path):
+    with pytest.raises(
+        TypeError, match="stored: expected one of torch.float16, .* got torch.int8 for a model of torch"
+    ):
+        gmmvit.save(vit(), tmp_path, stored=torch.int8)
+    assert not list(tmp_path.iterdir())
+    gmmvit.save(vit(), tmp_path, stored=torch.bfloat16)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["gmmvit"]["type"] = "float33"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="unknown type of numbers in .* 'float33'.*nearest is 'float32'"):
+        gmmvit.load(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["vit", "swin", "cait", "pit", "t2t", "vit_relpos"])
 @pytest.mark.parametrize("saved", ["gmmvit", "timm"])
 def test_timm_itself_loads_a_backbone_of_ours_with_its_mask(name, saved, tmp_path):

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 import rows_queue
 
+from gmmvit.train.engine import made_by
+from gmmvit.train.rows import Row
+
 ROOT = Path(__file__).parents[2]
 
 REPRO = ["python pipeline/repro.py", "papermill called by name"]
@@ -185,6 +188,19 @@ def test_make_rows_runs_them_all_though_one_fails(make):
     assert result.returncode != 0
     assert "row 1 of 2: run@bad" in result.stdout and "row 2 of 2: run_dense@good" in result.stdout
     assert "1 of 2 rows have ended; run@bad failed" in result.stdout
+
+
+def test_make_rows_new_leaves_rows_that_this_engine_has_trained(make, tmp_path):
+    make("repro")
+    record = tmp_path / "reports" / "a" / "runs" / "bad" / "metrics.json"
+    record.parent.mkdir(parents=True)
+    plain = json.loads(json.dumps(vars(Row("cifar10-mini", "test_vit", name="bad"))))
+    for engine, trained in ((made_by("classification"), False), ({"modules": "another", "commit": None}, True)):
+        record.write_text(json.dumps({"row": plain, "top1": 50.0, "engine": engine}))
+        calls = make("rows", "JOBS=2", "NEW=1")[1]
+        assert "python pipeline/repro.py -s run_dense@good" in calls
+        assert ("python pipeline/repro.py -s run@bad" in calls) == trained
+    assert "python pipeline/repro.py -s run@bad" in make("rows", "JOBS=2")[1]
 
 
 @pytest.mark.slow

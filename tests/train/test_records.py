@@ -1,6 +1,7 @@
 """Records and checkpoints: none is lost to another row, to damage, to changed code or to numbers that are none."""
 
 import json
+import subprocess
 import threading
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 
 from gmmvit.data.places import alone, write_json
 from gmmvit.train import Diverged, OtherRun, checkpoint, classification, loop, record, train
+from gmmvit.train import engine as engine_module
 from gmmvit.train.classify import Classification
-from gmmvit.train.engine import PACKAGE, engine, modules
+from gmmvit.train.engine import PACKAGE, engine, made_by, modules, rooms
 
 ROW = {
     "dataset": "cifar10-mini",
@@ -192,6 +194,34 @@ def test_the_engine_is_the_modules_that_dvc_compares_and_the_versions():
     assert all((PACKAGE / name).is_file() for name in listed)
     assert set(engine("classification")) == {"modules", "torch", "timm"}
     assert engine("classification")["modules"] != engine("detection")["modules"]
+
+
+def test_a_record_names_the_commit_of_its_engine_and_no_later_one(tmp_path, monkeypatch, whole):
+    assert json.loads(whole["metrics.json"])["engine"] == made_by("classification")
+
+    def git(*words):
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        done = subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def found(kind="classification"):
+        made_by.cache_clear()
+        return made_by(kind)["commit"]
+
+    for room in (*rooms("detection"), "paper"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "file.py").write_text("")
+    monkeypatch.setattr(engine_module, "PACKAGE", tmp_path)
+    assert found() is None  # not in git
+    git("init", "-q"), git("add", "-A"), git("commit", "-qm", "one")
+    first = git("rev-parse", "HEAD")
+    for room in ("paper", "dense"):
+        (tmp_path / room / "file.py").write_text("changed")
+        git("commit", "-aqm", room)
+    assert found() == first and found("detection") == git("rev-parse", "HEAD")
+    (tmp_path / "core" / "file.py").write_text("changed")
+    assert found() is None  # not committed
+    made_by.cache_clear()
 
 
 def flipped(content, place):
