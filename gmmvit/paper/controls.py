@@ -24,10 +24,22 @@ class Control(NamedTuple):
 
 GAIN_OR_SHAPE = (
     Control(
-        *("GMM, frozen", RANDOM),
+        *("GMM, published start, frozen", RANDOM),
         "a random shape is worth more than a random gain for each head of the same size",
         "a random mixture cannot be told from a random gain for each head: nothing is seen of its shape",
         "a random shape costs more than a random gain for each head of the same size",
+    ),
+    Control(
+        *("GMM, frozen", PLAIN),
+        "a local shape with a gain of 1 and nothing learned raises the accuracy",
+        "a local shape with a gain of 1 and nothing learned cannot be told from no mask",
+        "a local shape with a gain of 1 and nothing learned lowers the accuracy",
+    ),
+    Control(
+        *("GMM", "GMM, published start"),
+        "masks that begin local and with a gain of 1 are worth more than masks that begin as published",
+        "where the masks begin decides nothing that these seeds could tell",
+        "masks that begin as published are worth more than masks that begin local and with a gain of 1",
     ),
     Control(
         *("GMM", "temperature"),

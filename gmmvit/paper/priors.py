@@ -15,11 +15,12 @@ from ..train.rows import LENGTH, UNLEARNED, Row
 from . import charts
 from .names import DATASETS, MASKS
 from .runs import DONE, NOT_RUN, WITHIN, gains, scores
-from .starts import CELL, Cells, cell_of, usual
+from .starts import CELL, Cells, cell_of, is_published, start_of, usual
 from .tables import AHEAD, BEHIND, Column, Table, gains_told, missing, text
 
 PLAIN = "plain"
 UNIFORM, RANDOM = "uniform attention", "random gain, frozen"
+PUBLISHED_START = ", published start"  # of a mixture, where most rows begin otherwise
 SAME = ("dataset", "model", "recipe", "length")
 ERROR = 0.05  # the chance that any of all arms is marked although none does anything
 
@@ -46,15 +47,16 @@ def arm_of(row: Row, cells: Cells) -> str | None:
     said = {key: value for key, value in row.set.items() if key not in (*LENGTH, *CELL, "fraction")}
     frozen, weights = said.pop("freeze_masks", False), said.pop("init_weights", None)
     gain = said.pop("init", None) if row.mask == "temperature" else None
-    start = cell_of(row)
-    if said or not frozen and start != cells.get(row.mask, {}):
+    cell, usual_cell = cell_of(row), cells.get(row.mask, {})
+    start = "" if start_of(cell) == start_of(usual_cell) else PUBLISHED_START if is_published(cell) else None
+    if said or start is None or not frozen and cell.get("mask_lr") != usual_cell.get("mask_lr"):
         return None
     if weights:
         return f"{weights} weights" if row.mask == "none" else None
     if gain is not None:
         mean, sd = gain
         return (UNIFORM if (mean, sd) == (0, 0) else RANDOM if sd else None) if frozen else None
-    return MASKS.get(row.mask, row.mask) + ", frozen" * frozen
+    return MASKS.get(row.mask, row.mask) + start + ", frozen" * frozen
 
 
 def whole(rows: pd.DataFrame) -> pd.DataFrame:

@@ -55,6 +55,11 @@ def start_of(cell: Mapping) -> str:
     return f"{name} ({', '.join(means)})" if name else ", ".join(means)
 
 
+def is_published(cell: Mapping) -> bool:
+    """Whether a mixture begins as its paper has it."""
+    return start_of(cell).startswith("published")
+
+
 def _pair(pair: tuple[float, float]) -> str:
     return f"{pair[0]:g} ± {pair[1]:g}"
 

@@ -63,8 +63,18 @@ def test_rows_are_arms_of_the_small_model_in_the_cell_that_most_rows_are_in():
 
 def test_arms_of_another_cell_follow_it():
     local = {"sigma_init": [2, 0.5], "alpha_init": [0.2, 0]}
-    frame = ran([PLAIN, arm("gmm", 1, 2, **local), arm("gmm", 1, **local, freeze_masks=True), arm("gmm", 1)])
-    assert priors.arms(frame).arm.to_list() == ["plain"] * 3 + ["GMM"] * 2 + ["GMM, frozen"]
+    said = {"sigma_init": [10, 10], "alpha_init": [0, 2]}
+    frame = ran([
+        PLAIN,
+        arm("gmm", 1, 2, **local),
+        arm("gmm", 1, **local, freeze_masks=True),
+        arm("gmm", 1, mask_lr=60, **local),  # how fast masks learn is another question
+        arm("gmm", 1, **local | {"alpha_init": [0, 0.5]}),
+        arm("gmm", 1, **said),  # how the paper begins them is one of this comparison
+        arm("gmm", 1, freeze_masks=True),
+    ])  # fmt: skip
+    names = ["GMM"] * 2 + ["GMM, frozen", "GMM, published start", "GMM, published start, frozen"]
+    assert priors.arms(frame).arm.to_list() == ["plain"] * 3 + names
 
 
 # ---- gains ----------------------------------------------------------------------------------------------------------
@@ -164,7 +174,7 @@ def test_gains_by_the_share_of_the_data_are_over_the_plain_model_on_the_same_sha
 
 # ---- controls -------------------------------------------------------------------------------------------------------
 
-CONTROL = controls.GAIN_OR_SHAPE[1]  # GMM against temperature
+CONTROL = next(each for each in controls.ALL if (each.arm, each.base) == ("GMM", "temperature"))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +197,7 @@ def test_what_a_control_decides_follows_from_its_interval(gmm, decides):
 def test_controls_that_were_not_run_say_so_and_those_whose_masks_stood_still_decide_nothing():
     empty = controls.lines(priors.arms(runs.of(make("gmm", **XS), [])), controls.ALL)
     assert len(empty) == len(controls.ALL) and not any(line["decides"] for line in empty)
-    assert "10 of 10 lines were not run" in controls.table(empty).md()
+    assert "12 of 12 lines were not run" in controls.table(empty).md()
     pair = [arm("gmm", 63.0, 64.1, 65.0), arm("gmm", 60.0, 61.0, 62.0, freeze_masks=True)]
     (control,) = (each for each in controls.ALL if (each.arm, each.base) == ("GMM", "GMM, frozen"))
     for learned, decides in ((True, control.better), (False, "nothing: the masks did not learn")):
@@ -204,6 +214,8 @@ def test_every_control_is_of_arms_that_there_are():
         "ELM",
         "temperature",
         "GMM, frozen",
+        "GMM, published start",
+        "GMM, published start, frozen",
         "GAB, frozen",
         priors.RANDOM,
         priors.UNIFORM,
