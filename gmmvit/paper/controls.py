@@ -106,9 +106,10 @@ def lines(rows: pd.DataFrame, controls: tuple[Control, ...]) -> list[dict]:
     """A line for each control: its two arms, the first's gain over the second, paired over seeds, what that decides."""
     rows, found = whole(rows), []
     for control in controls:
-        pair = rows[rows.arm.isin((control.arm, control.base))]
-        over = gains(pair, {"arm": control.base}, SAME).to_dict("records") if len(pair) else []
-        for gain in over or [{"gain": None, "gain_n": 0, "gain_state": NOT_RUN}]:
+        both = rows.arm.isin((control.arm, control.base)).any()
+        over = gains(rows, {"arm": control.base}, SAME, pooled=True).to_dict("records") if both else []
+        own = [each for each in over if each["arm"] == control.arm]
+        for gain in own or [{"gain": None, "gain_n": 0, "gain_state": NOT_RUN}]:
             found.append(gain | {"arm": control.arm, "base": control.base, "decides": _decides(control, gain)})
     return found
 

@@ -70,10 +70,11 @@ def whole(rows: pd.DataFrame) -> pd.DataFrame:
 def points(rows: pd.DataFrame) -> pd.DataFrame:
     """What each arm gains over no mask, paired over seeds (gmmvit.paper.runs.gains): with "label", "p", "holm".
 
-    p is that of the two-sided paired t test, holm is p corrected for all arms (Holm 1979).
+    p is that of the two-sided t test with a spread that all arms tell together, for that of three differences alone is
+    hardly known; holm is p corrected for all arms (Holm 1979).
     """
     rows = whole(rows)
-    found = gains(rows, {"arm": PLAIN}, SAME) if len(rows) else rows.assign(gain=[], gain_n=[], verdict=[])
+    found = gains(rows, {"arm": PLAIN}, SAME, pooled=True) if len(rows) else rows.assign(gain=[], gain_n=[], verdict=[])
     p = [_p(point) for point in found.to_dict("records")]
     return found.assign(label=found.arm, p=p, holm=holm(p))
 
@@ -83,7 +84,7 @@ def _p(point: Mapping) -> float:
     gain, sd, n = (point[key] for key in ("gain", "gain_sd", "gain_n"))
     if n < 2 or missing(sd):
         return float("nan")
-    return 2 * stats.t.sf(abs(gain) / (sd / n**0.5), n - 1) if sd else float(gain == 0)
+    return 2 * stats.t.sf(abs(gain) / (sd / n**0.5), point["gain_freedom"]) if sd else float(gain == 0)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -123,7 +124,7 @@ def answer(rows: pd.DataFrame) -> str:
     best = means.idxmax()
     if best == PLAIN:
         return f"The model without a prior has the highest accuracy, {means[PLAIN]:.2f} %."
-    over = gains(rows[rows.arm.isin(means.index)], {"arm": best}, SAME)
+    over = gains(rows[rows.arm.isin(means.index)], {"arm": best}, SAME, pooled=True)
     alike = over.arm[(over.verdict == WITHIN) | (over.gain_n < 2)].to_list()
     told = f"The highest accuracy is that of {best}, {means[best]:.2f} % ({PLAIN}: {means[PLAIN]:.2f} %)"
     return f"{told}; {_and(alike)} cannot be told from it." if alike else f"{told}, ahead of every other arm."
@@ -207,7 +208,7 @@ def by_share(rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return rows.assign(gain=[], gain_n=[])
     several = rows.groupby("arm").share.transform("nunique") > 1
-    found = gains(rows[several], {"arm": PLAIN}, keys)
+    found = gains(rows[several], {"arm": PLAIN}, keys, pooled=True)
     return found.sort_values("share", kind="stable")
 
 

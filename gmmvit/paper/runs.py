@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -181,25 +182,47 @@ def _notes(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series:
     return pd.Series(words, known.index, object).where(known["sum"] > 0, "")
 
 
-def gains(rows: pd.DataFrame, base: Mapping, same: Sequence[str], metric: str = "top1") -> pd.DataFrame:
+def gains(
+    rows: pd.DataFrame, base: Mapping, same: Sequence[str], metric: str = "top1", pooled: bool = False
+) -> pd.DataFrame:
     """What each arm gains over its base, paired over seeds: its keys, gain, gain_sd, gain_n, gain_low, gain_high, ...
 
     gain_low and gain_high are the 95 % t interval of the mean difference, "verdict" says whether it leaves out 0. The
-    base of an arm agrees with it in the columns `same` and has the values of `base`, such as {"mask": "none"}.
+    base of an arm agrees with it in the columns `same` and has the values of `base`, such as {"mask": "none"}. The
+    spread of a difference is its own, with n - 1 degrees of freedom (gain_freedom), or one that all arms tell together.
     """
     rows, same = rows.assign(value=_numbers(rows, metric)), list(same)
     plain = rows[agree(rows, base)]
     arms = rows.drop(plain.index).merge(plain[same].drop_duplicates(), on=same)
     over = arms.merge(plain[[*same, "seed", "value"]], on=[*same, "seed"], how="left", suffixes=("", "_base"))
     found = _arms(over.assign(value=over.value - over.value_base), [*same, *base]).value.agg(["mean", "std", "count"])
-    mean, sd, n = (found[key] for key in found)
-    half = stats.t.ppf(0.975, n - 1) * sd / n**0.5
-    interval = {"gain_low": mean - half, "gain_high": mean + half}
-    found = found.set_axis(["gain", "gain_sd", "gain_n"], axis=1).assign(**interval, gain_state="")
+    found = found.set_axis(["gain", "gain_sd", "gain_n"], axis=1).assign(gain_state="")
+    found["gain_freedom"] = found.gain_n - 1.0
+    if pooled and len(found):
+        spreads = {key: spread(group, [*base]) for key, group in rows.groupby(same, sort=False, dropna=False)}
+        found[["gain_sd", "gain_freedom"]] = [spreads[key[: len(same)]] for key in found.index]
+    mean, n = found.gain, found.gain_n
+    half = stats.t.ppf(0.975, found.gain_freedom) * found.gain_sd / n**0.5
+    found = found.assign(gain_low=mean - half, gain_high=mean + half)
     found["gain_note"] = _notes(over, [*same, *base])
     found.loc[n == 0, "gain_state"] = NOT_RUN
     beyond = (found.gain_low > 0) | (found.gain_high < 0)
     return found.assign(verdict=beyond.map({True: LARGER, False: WITHIN}).where(n > 1, "–")).reset_index()
+
+
+def spread(rows: pd.DataFrame, arm: Sequence[str]) -> tuple[float, float]:
+    """The standard deviation of two arms' difference at one seed, and its degrees of freedom, as all arms tell it.
+
+    That of an analysis of variance in two ways: value = arm + seed + error, so the difference has twice its variance.
+    """
+    known = rows[rows.value.notna()]
+    effects = [pd.get_dummies(known.groupby(keys, sort=False, dropna=False).ngroup()) for keys in ([*arm], ["seed"])]
+    design = pd.concat(effects, axis=1).to_numpy(float)
+    rank = np.linalg.matrix_rank(design) if len(known) else 0
+    if len(known) <= rank:
+        return math.nan, math.nan
+    errors = known.value - design @ np.linalg.lstsq(design, known.value, rcond=None)[0]
+    return (2 * (errors**2).sum() / (len(known) - rank)) ** 0.5, float(len(known) - rank)
 
 
 def _numbers(rows: pd.DataFrame, metric: str) -> pd.Series:
