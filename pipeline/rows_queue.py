@@ -35,9 +35,11 @@ def main(jobs: int, notebooks: bool = False, new: bool = False) -> int:
     with passed_on(_say) as stop:
         data = [stage for kind in DATA for stage in stages[kind]]
         before = subprocess.call([*REPRO, "--keep-going", "clean", *data], cwd=ROOT)
-        kept = _recorded(known["profile"]) if new else set()
-        wanted = [stage for kind in ROWS for stage in stages[kind] if stage.partition("@")[2] not in kept]
-        rows = stale("-s", *wanted) if wanted and not stop.signal else []
+        rows = [stage for kind in ROWS for stage in stages[kind]]
+        if new:
+            kept = _recorded(known["profile"])
+            rows = [stage for stage in rows if stage.partition("@")[2] not in kept]
+        rows = [] if stop.signal else rows if new else stale("-s", *rows)
         failed = Queue("row", rows, jobs, stop).run()  # where a data set is not there, its rows fail at once
         if notebooks and not (stop.signal or failed or before):
             failed = _tables(known["profile"], jobs, stop)
