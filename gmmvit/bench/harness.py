@@ -17,11 +17,16 @@ Step = Callable[[], None]
 
 
 def interleaved(steps: dict[str, Step], rounds: int = 7, say: Callable[[str], None] = print) -> dict[str, float]:
-    """The best seconds of each step, all steps taking turns in changing order, after one round that warms up."""
+    """The best seconds of each step, all steps taking turns in changing order, after one round that warms up.
+
+    A step is timed when the same step came before it, as in a training: one that comes after another model's step finds
+    its weights and its memory in no cache, and may be ten per cent slower.
+    """
     best = dict.fromkeys(steps, float("inf"))
     for turn in range(rounds + 1):
         names = list(steps)[turn % len(steps) :] + list(steps)[: turn % len(steps)]
         for name in names:
+            steps[name]()
             start = time.perf_counter()
             steps[name]()
             if turn:
