@@ -302,7 +302,7 @@ def test_a_fresh_clone_shows_a_changed_lock_and_nothing_else_when_all_of_smoke_w
         pytest.skip("make is not installed")
     place = copy_of_the_project(tmp_path / "copy")
     write_params(place, "smoke", {"smoke-a": ROWS["tiny-a"]})
-    stages = (place / "dvc.yaml").read_text()  # two notebooks stand for all, which leave their files in the same folders
+    stages = (place / "dvc.yaml").read_text()  # two notebooks stand for all, which leave their files where these do
     few = re.sub(r"name: \[priors, .*\]", "name: [priors, main_results]", stages)
     assert few != stages
     (place / "dvc.yaml").write_text(few)
