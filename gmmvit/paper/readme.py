@@ -33,11 +33,16 @@ def part() -> str:
         return f"The {len(rows)} rows of the comparison are planned and not run yet.\n"
     bench = json.loads((project.root() / "reports" / "bench" / "masks.json").read_text(encoding="utf-8"))
     table = priors.table(rows, bench, priors.sizes(priors.instrument(every), done["mask"].unique()))
-    lines = [line | {"arm": _linked(line)} for line in table.lines]
+    lines = [line | {"arm": _linked(line)} for line in table.lines if not _control(line["arm"])]
     told = [priors.answer(rows), priors.chance(priors.points(rows))]
     due = controls.told(controls.lines(rows, controls.GAIN_OR_SHAPE))
     parts = [" ".join(filter(None, told)), Table(COLUMNS, lines).md().rstrip(), _about(done, len(rows)), due]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _control(arm: str) -> bool:
+    """Whether nobody would use it: it is there to tell what others' gains are due to."""
+    return "," in arm or arm == priors.UNIFORM  # frozen, or with another start
 
 
 def _linked(line: dict) -> str:

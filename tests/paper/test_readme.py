@@ -6,6 +6,13 @@ from frames import make
 from gmmvit.paper import project, readme, runs
 
 XS = {"model": "vit_xs", "epochs": 7}
+CONTROLS = [
+    ("none", {}),
+    ("gmm", {"freeze_masks": True}),
+    ("temperature", {"init": [0, 4.7], "freeze_masks": True}),
+    ("temperature", {"init": [0, 0], "freeze_masks": True}),
+    ("gmm", {}),
+]
 
 
 def ran(**arms):
@@ -32,6 +39,16 @@ def test_it_names_the_best_prior_and_what_was_not_run(monkeypatch):
     assert "| [GAB](docs/gab.md) | 2 | " in text and "| plain | 0 | – | 61.00 ± 0.95 (3) | – |" in text
     assert "[GMM]" not in text and "1 of 4 lines were not run." in text
     assert "CIFAR-10, ViT-XS (0.46 M parameters), 7 epochs" in text and "; 4 of 12 rows are not run yet" in text
+
+
+def test_controls_are_told_and_stand_in_no_line(monkeypatch):
+    arms = [(make(mask, **XS, **more), 60.0 + n) for n, (mask, more) in enumerate(CONTROLS)]
+    rows = {name: row for each, _ in arms for name, row in each.items()}
+    found = [{"row": vars(row), "top1": top1 + row.seed / 9} for each, top1 in arms for row in each.values()]
+    monkeypatch.setattr(runs, "frame", lambda profile: runs.of(rows, found))
+    text = readme.part()
+    assert "| [GMM](docs/gmm.md) |" in text and "uniform attention |" not in text and "frozen |" not in text
+    assert "GMM against GMM, frozen +3.00" in text
 
 
 def test_a_record_of_nothing_says_so(monkeypatch):
