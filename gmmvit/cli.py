@@ -236,7 +236,7 @@ def analyse(arguments: argparse.Namespace) -> None:
     runs = [runs_folder(params.profile) / find_row(params, name).name for name in names or params.rows]
     if names and (missing := [run for run in runs if not (run / "weights.pt").is_file()]):
         raise FileNotFoundError(f"{missing[0].name}: expected weights.pt in {missing[0]}, where training leaves it")
-    for line in chain(analysed(runs), shared(runs, params.rest.get("shared_weights", ()))):
+    for line in chain(analysed(runs), shared(runs, params.rest.get("shared_weights") or ())):
         print(line, flush=True)
 
 

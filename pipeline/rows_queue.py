@@ -37,7 +37,9 @@ def main(jobs: int, notebooks: bool = False, new: bool = False) -> int:
         before = subprocess.call([*REPRO, "--keep-going", "clean", *data], cwd=ROOT)
         rows = [stage for kind in ROWS for stage in stages[kind]]
         if new:
-            kept = _recorded(known["profile"])
+            from gmmvit.paper.runs import recorded
+
+            kept = recorded(known["profile"])
             rows = [stage for stage in rows if stage.partition("@")[2] not in kept]
         rows = [] if stop.signal else rows if new else stale("-s", *rows)
         failed = Queue("row", rows, jobs, stop).run()  # where a data set is not there, its rows fail at once
@@ -53,12 +55,6 @@ def _tables(profile: str, jobs: int, stop: Stop) -> list[str]:
     names = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb") if path.stem not in NOT_BESIDE)
     waiting = [] if stop.signal else stale("-s", *(f"notebook@{profile}-{name}" for name in names))
     return Queue("notebook", waiting, jobs, stop).run()
-
-
-def _recorded(profile: str) -> set[str]:
-    from gmmvit.paper.runs import recorded
-
-    return set(recorded(profile))
 
 
 def stale(*words: str) -> list[str]:

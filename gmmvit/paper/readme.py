@@ -5,10 +5,8 @@ python -m gmmvit.paper.readme  # writes it anew, between its marks
 
 from __future__ import annotations
 
-import json
-
 from ..core.masks import MASKS as REGISTERED
-from . import controls, priors, project, runs
+from . import controls, notebook, priors, project, runs
 from .names import DATASETS, MODELS
 from .tables import Column, Table
 
@@ -31,8 +29,7 @@ def part() -> str:
     done = rows[rows.state == runs.DONE]
     if done.arm.nunique() < 2:
         return f"The {len(rows)} rows of the comparison are planned and not run yet.\n"
-    bench = json.loads((project.root() / "reports" / "bench" / "masks.json").read_text(encoding="utf-8"))
-    table = priors.table(rows, bench, priors.sizes(priors.instrument(every), done["mask"].unique()))
+    table = priors.table(rows, notebook.bench("masks"), priors.sizes(priors.instrument(every), done["mask"].unique()))
     lines = [line | {"arm": _linked(line)} for line in table.lines if not _control(line["arm"])]
     told = [priors.answer(rows), priors.chance(priors.points(rows))]
     due = controls.told(controls.lines(rows, controls.GAIN_OR_SHAPE))

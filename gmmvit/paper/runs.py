@@ -65,13 +65,13 @@ def _plain(value: object) -> object:
     return json.loads(json.dumps(value))
 
 
-def recorded(profile: str) -> list[str]:
+def recorded(profile: str) -> set[str]:
     """The rows of a profile that the engine which is here has trained, wherever their weights are."""
     from ..train.engine import made_by  # which loads torch
 
     rows = project.rows(profile).rows
     done = {run["row"]["name"]: run for run in its_own(rows, runs(project.reports(profile)))}
-    return [name for name, run in done.items() if run.get("engine") == made_by(rows[name].kind)]
+    return {name for name, run in done.items() if run.get("engine") == made_by(rows[name].kind)}
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
