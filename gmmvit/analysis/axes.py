@@ -33,8 +33,9 @@ SHARES = (0.0, 0.1, 0.25, 0.5, 0.75)  # of the patches that are hidden
 TILES = (1, 2, 4, 8)  # in a row of the grid that is shuffled
 SIZES = (24, 32, 40, 48, 64)  # pixels
 MODELS = ("vit_xs", "vit")  # priors are compared on the first that there are rows of
-OF_A_PRIOR = {"share_heads", "mask_lr", "freeze_masks", "start", "init_weights", "init", "mixed"}  # settings that tell
-OF_A_PRIOR |= {"sigma_init", "alpha_init", *LENGTH}  # the arms of that comparison apart, and those that do not matter
+BEGUN = {"start", "sigma_init", "alpha_init"}  # where a mixture begins: a profile's arms are in one cell
+OF_A_PRIOR = {"share_heads", "freeze_masks", "init_weights", "init", "mixed"}  # settings that tell the arms of that
+OF_A_PRIOR |= {*BEGUN, *LENGTH}  # comparison apart, and those that do not matter
 AT_ONCE = 64  # images of 32 px; more are not faster
 
 

@@ -17,7 +17,7 @@ from ..train.classify import Classification, numpy_seed
 from ..train.mixing import mixed_sample
 from ..train.rows import LENGTH, START_OPTIONS, Row
 from ..train.start import fresh_model, position_parameters
-from .axes import FEW
+from .axes import BEGUN, FEW
 from .fields import VoidField, effective_receptive_field
 from .positions import position_biases, reset_positions
 
@@ -34,7 +34,7 @@ def samples(task: Classification, model: nn.Module) -> dict[str, np.ndarray]:
 
 def of_an_arm(row: Row) -> bool:
     """Whether a row has no setting of another question, as those of an ablation have: these are drawn."""
-    return row.set.keys() <= {*START_OPTIONS, *LENGTH, "share_heads"}
+    return row.set.keys() <= {*START_OPTIONS, *LENGTH, *BEGUN, "share_heads"}
 
 
 def attention_heat(model: nn.Module, images: torch.Tensor, layer: int | str = -1) -> np.ndarray:

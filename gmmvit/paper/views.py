@@ -18,6 +18,7 @@ from ..train import learned
 from ..train.rows import Row
 from .names import MASKS, MODELS
 from .runs import DONE
+from .starts import cell_of, usual
 
 LAST, RESET = "trained", "positions\nre-initialised"  # lines of a figure
 LOOKED = "looked at"
@@ -43,13 +44,14 @@ class View(NamedTuple):
 def views(rows: pd.DataFrame) -> list[View]:
     """A view of each model and arm: of its first data set and seed that were run; arms of ablations are left out.
 
-    So is the model of the comparison of priors, of which there are a dozen and which has a notebook of its own.
+    So are masks that begin elsewhere than most, and the model of the comparison of priors, of which there are a dozen
+    and which has a notebook of its own.
     """
-    found = {}
+    found, cells = {}, usual(rows)
     rows = rows[(rows.state == DONE) & (rows.kind == "classification") & (rows.model != COMPARED[0])]
     for each in rows.itertuples():
         arm = _arm(each.row)
-        if arm and (each.model, arm) not in found:
+        if arm and cell_of(each.row) == cells[each.row.mask] and (each.model, arm) not in found:
             view = _view(each.row, arm, each.folder)
             if view.fields or view.biases:
                 found[each.model, arm] = view

@@ -41,9 +41,9 @@ def test_heat_maps_are_those_of_their_images():
     assert kept["heat"].shape == kept["images"].shape[:3]  # so that one lies on the other
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_scores_are_what_the_mask_in_the_middle_met(share, tmp_path):
-    task, model = trained(set={"share_heads": share})
+@pytest.mark.parametrize("settings", [{"share_heads": False}, {"share_heads": True}, {"sigma_init": (2, 0.5)}])
+def test_scores_are_what_the_mask_in_the_middle_met(settings, tmp_path):
+    task, model = trained(set=settings)
     kept = samples(task, model)
     learned.save(model, tmp_path)
     steps = masking(kept["scores"], learned.read(tmp_path)[4])
@@ -56,6 +56,7 @@ def test_scores_are_what_the_mask_in_the_middle_met(share, tmp_path):
     (attention,) = maps.values()
     np.testing.assert_allclose(steps["softmax(M ⊙ S)"], attention[0, 0], atol=0.02)
     assert len(pictures.steps(steps, STEPS).axes) == 8
+    assert "erf" in kept  # where it looks is shown of the same arm
 
 
 @pytest.mark.parametrize("mask", ["none", "gab"])

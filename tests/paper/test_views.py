@@ -33,13 +33,19 @@ def blob(side, sigma, x, y):
 @pytest.fixture
 def project(tmp_path):
     """Rows and runs: a plain model, one with GAB, an arm of an ablation, one that was not run."""
-    rows, runs = {}, []
-    for model, mask, options, field in (
+    return run(
+        tmp_path,
         ("vit_relpos", "none", {}, 3.0),
         ("vit_relpos", "gab", {"share_heads": False, "epochs": 1}, 2.0),
         ("vit", "gmm", {"kernels": 3}, 2.0),
         ("vit", "none", {}, None),
-    ):
+    )
+
+
+def run(tmp_path, *arms):
+    """A frame of rows, each a model, a mask, settings and the width of what it looks at; None: it was not run."""
+    rows, runs = {}, []
+    for model, mask, options, field in arms:
         row = Row("cifar10-mini", model, mask, set=options)
         rows[row.name] = row
         if field:
@@ -89,6 +95,13 @@ def test_a_profile_s_views_are_of_the_arms_that_were_run(project):
     ]  # fmt: skip
     both = lines["ViT (R), GAB head-wise, bias + Gaussian"]["layer 1"]
     np.testing.assert_allclose(both, np.exp(-D2 / 2) + 4 * np.exp(-D2 / 50), rtol=1e-5)
+
+
+def test_a_mixture_is_looked_at_where_most_begin(tmp_path):
+    local = {"sigma_init": (2, 0.5), "alpha_init": (0.2, 0)}
+    published, ablation = {"sigma_init": (10, 10), "alpha_init": (0, 2)}, {**local, "kernels": 3}
+    arms = [("vit", "gmm", start, 2.0) for start in (published, local, ablation)]
+    assert [(view.label, view.row.set) for view in views(run(tmp_path, *arms))] == [("ViT, GMM", local)]
 
 
 def test_the_tables_hold_published_and_our_fits(project):
