@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -31,7 +32,6 @@ import torch.__future__ as future
 import torch.nn.attention.flex_attention as flex
 from pretend_kernels import KERNELS, FusedAttention, flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import gmmvit
 
@@ -116,11 +116,16 @@ def place() -> str:
     """The function of the project that is running, such as "train/depth.py Depth.draw"."""
     frame = sys._getframe()
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if PROJECT in path.parents:
-            return f"{path.relative_to(PROJECT)} {frame.f_code.co_qualname}"
+        if path := _of_the_project(frame.f_code.co_filename):
+            return f"{path} {frame.f_code.co_qualname}"
         frame = frame.f_back
     return "outside the project"
+
+
+@cache
+def _of_the_project(name: str) -> str:
+    path = Path(name)
+    return str(path.relative_to(PROJECT)) if PROJECT in path.parents else ""
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -136,8 +141,7 @@ def run(func, args: tuple, kwargs: dict, gpu: Gpu | None):
     """The result of an operator, on the device where CUDA would leave it."""
     if func is torch.ops.prim.device.default:
         return args[0].device if isinstance(args[0], Tensor) else torch.device("cpu")
-    flat, form = tree_flatten((args, kwargs))
-    tensors = [value for value in flat if isinstance(value, torch.Tensor)]
+    tensors = [value for value in leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
     ours = any(isinstance(tensor, Tensor) for tensor in tensors)
     asked = torch.device(kwargs["device"]).type if kwargs.get("device") is not None else None
     if not ours and asked != "cuda":
@@ -149,17 +153,39 @@ def run(func, args: tuple, kwargs: dict, gpu: Gpu | None):
         gpu.operators[name.__name__] += 1
         for kind in crossings(name, args, kwargs, asked):
             gpu.note(kind)
-    bare = [torch.device("cpu") if isinstance(v, torch.device) else plain(v) for v in flat]
-    ordinary, options = tree_unflatten(bare, form)
+    bare = {id(tensor): plain(tensor) for tensor in tensors}
+    host = torch.device("cpu")
+    ordinary, options = changed(lambda v: host if isinstance(v, torch.device) else bare.get(id(v), v), (args, kwargs))
     kernel = KERNELS.get(name.__name__, func) if ours else func
-    results, shape = tree_flatten(kernel(*ordinary, **options))
     on_gpu = asked == "cuda" if asked else isinstance(_target(args), Tensor) if name in CROSSING else ours
-    same = {id(b): v for b, v in zip(bare, flat, strict=True) if isinstance(v, torch.Tensor)}
-    wrapped = [
-        same.get(id(v)) if id(v) in same else Tensor(v) if on_gpu and isinstance(v, torch.Tensor) else v
-        for v in results
-    ]
-    return tree_unflatten(wrapped, shape)
+    same = {id(bare[id(tensor)]): tensor for tensor in tensors}
+
+    def returned(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        return same[id(value)] if id(value) in same else Tensor(value) if on_gpu else value
+
+    return changed(returned, kernel(*ordinary, **options))
+
+
+def leaves(values: Iterable) -> Iterator:
+    """What is in tuples, lists and dictionaries, and beside them."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from leaves(value)
+        elif isinstance(value, dict):
+            yield from leaves(value.values())
+        else:
+            yield value
+
+
+def changed(change: Callable, value: object) -> object:
+    """The same tuples, lists and dictionaries with each of their leaves changed."""
+    if isinstance(value, (tuple, list)):
+        return type(value)([changed(change, each) for each in value])
+    if isinstance(value, dict):
+        return {key: changed(change, each) for key, each in value.items()}
+    return change(value)
 
 
 def _target(args: tuple):
