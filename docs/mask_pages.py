@@ -26,7 +26,12 @@ from gmmvit.train.start import model_of
 ROOT = Path(__file__).parents[1]
 RUN, BENCH = "reports/cpu/runs/cpu-cifar10-vit-{}-s0", "reports/bench/masks.json"
 LAYERS = (0, 2, 4, 8)
-TRAINED = ("gmm", "elm", "gab")  # of which the record keeps what a run learned
+TRAINED = {  # of which the record keeps what a run of `vit` learned: what its row is called
+    "gmm": "gmm",
+    "elm": "elm",
+    "gab": "gab",
+    "gmb": "gmb-alpha_init1_1-sigma_init3_2",
+}
 SHOWN = {
     "temperature": {"init": (1.0, 0.5)},
     "rope": {"mixed": True},
@@ -94,10 +99,10 @@ def _pictured(name: str) -> str:
     if name in TRAINED:
         return f"""## At the start and learned
 
-![Weights of a patch for every other, at the paper's start and after five epochs](images/{name}.png)
+![Weights of a patch for every other, as a run began and after its five epochs](images/{name}.png)
 
 The weights of one patch (the cross) for every other, first head, in four of the nine layers of `vit` (8 x 8 patches):
-as this run began, and after its five epochs on CIFAR-10 (`{RUN.format(name)}`). Red is above 0, blue below.
+as this run began, and after its five epochs on CIFAR-10 (`{RUN.format(TRAINED[name])}`). Red is above 0, blue below.
 {said}"""
     mask = _shown(name, (2, 2), 1)
     return f"""## What it looks like
@@ -123,7 +128,7 @@ def _cost(name: str) -> str:
 @torch.no_grad()
 def draw_learned(name: str) -> Figure:
     """Above, the weights of one patch as the run began, layer by layer; below, as they were learned."""
-    run = ROOT / RUN.format(name)
+    run = ROOT / RUN.format(TRAINED[name])
     row = json.loads((run / "metrics.json").read_text())["row"]
     began, learned = model_of(Row(**row)).spatial_sites, read(run)
     figure = Figure(figsize=(7.2, 3.3), dpi=160, layout="constrained")
@@ -140,7 +145,7 @@ def draw_learned(name: str) -> Figure:
             upper.set(xticks=[], yticks=[])
             figure.colorbar(image, ax=upper, shrink=0.7).ax.tick_params(labelsize=6)
         axes[0, column].set_title(f"layer {layer + 1}", fontsize=8)
-    axes[0, 0].set_ylabel("paper's start", fontsize=8)
+    axes[0, 0].set_ylabel("start", fontsize=8)
     axes[1, 0].set_ylabel("learned, 5 epochs", fontsize=8)
     return figure
 

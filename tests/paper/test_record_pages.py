@@ -110,6 +110,14 @@ def test_claims_are_told_of_whole_arms_alone():
     assert told["GMM, published start"] == ("–", "rows are ready, not run")
 
 
+def test_the_page_of_masks_has_the_gains_on_the_papers_model_as_well():
+    arms = [make("none"), make("gmb"), make("none", **XS), make("gab", **XS)]
+    rows = {name: row for each in arms for name, row in each.items()}
+    top1 = {"none": (60, 61, 62), "gmb": (62, 64, 66), "gab": (61, 62, 63)}
+    found = runs.of(rows, [{"row": vars(row), "top1": float(top1[row.mask][row.seed])} for row in rows.values()])
+    assert "gains over plain are: GMB +3.00 [+0.52 to +5.48] (3).\n" in pages.why(found)
+
+
 def test_a_page_without_its_marks_is_told():
     with pytest.raises(ValueError, match="README.md: expected the marks"):
         pages.written("README.md", "# gmmvit\n", ran(none=(60.0, 61.0, 62.0)))
