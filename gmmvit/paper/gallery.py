@@ -22,9 +22,10 @@ Shapes = Mapping[str, tuple[Shape, Shape | None]]
 
 
 def shapes(rows: pd.DataFrame) -> dict[str, tuple[Shape, Shape | None]]:
-    """{arm: its masks at the start, and learned}, of its first row that was run, else of its first; masks alone."""
+    """{arm: its masks at the start, and learned}, of its first seed that was run, else of its first; masks alone."""
     found = {}
     for arm, alike in rows[rows["mask"] != "none"].groupby("arm", sort=False):
+        alike = alike.sort_values("seed", kind="stable")
         done = alike[alike.state == DONE]
         row = (done if len(done) else alike).iloc[0]
         began = at_start(row.row)

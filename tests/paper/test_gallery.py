@@ -23,7 +23,7 @@ def rows(tmp_path_factory):
         ("ALiBi", "alibi", 0, "not run"), ("plain", "none", 0, "done"),
     ):  # fmt: skip
         row = Row("cifar10-mini", "vit_xs", mask, seed=seed)
-        lines.append({"arm": arm, "mask": mask, "row": row, "state": state, "folder": folder})
+        lines.append({"arm": arm, "mask": mask, "seed": seed, "row": row, "state": state, "folder": folder})
     return pd.DataFrame(lines)
 
 
@@ -43,6 +43,13 @@ def test_a_prior_is_shown_at_the_start_and_where_it_was_run_learned(rows):
     assert slope.get_title(loc="left") == "slope" and by_distance.get_title(loc="right") == "added to the score"
     assert alibi.images and not hidden.get_visible() and len(of_alibi.lines) == 1
     assert [each.get_text() for each in figure.legends[0].get_texts()] == ["start", "learned"]
+
+
+def test_an_arm_is_shown_by_its_first_seed_wherever_its_rows_stand():
+    lines = [{"arm": "GMM", "mask": "gmm", "state": "not run", "folder": None, "seed": seed} for seed in (2, 0, 1)]
+    lines = [line | {"row": Row("cifar10-mini", "vit_xs", "gmm", seed=line["seed"])} for line in lines]
+    shown, first = (gallery.shapes(pd.DataFrame(each))["GMM"][0].weight for each in (lines, lines[1:2]))
+    np.testing.assert_array_equal(shown, first)
 
 
 def test_no_priors_are_no_figure(rows):

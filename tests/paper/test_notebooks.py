@@ -273,10 +273,10 @@ def shown_again(cell):
 
 
 def altered(cells, number):
-    """Which cell is the first that shows a number, after the number got another last digit in what is stored."""
+    """The first compared cell that shows a number, which then has another last digit in what is stored."""
     changed = number[:-1] + str((int(number[-1]) + 1) % 10)
     for index, cell in enumerate(cells):
-        for output in cell.outputs:
+        for output in [] if "nbval-ignore-output" in tags(cell) else cell.outputs:
             for holder, key in ((output, "text"), (output.get("data", {}), "text/plain")):
                 if number in holder.get(key, ""):
                     holder[key] = holder[key].replace(number, changed, 1)
