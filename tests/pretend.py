@@ -169,7 +169,7 @@ def run(func, args: tuple, kwargs: dict, gpu: Gpu | None):
 
 
 def leaves(values: Iterable) -> Iterator:
-    """What is in tuples, lists and dictionaries, and beside them."""
+    """What is in tuples, lists and dictionaries, and beside them; torch's trees took a quarter of these tests' time."""
     for value in values:
         if isinstance(value, (tuple, list)):
             yield from leaves(value)

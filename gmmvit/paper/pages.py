@@ -108,10 +108,8 @@ def _about(rows: pd.DataFrame) -> str:
 def on_vit(every: pd.DataFrame) -> list[dict]:
     """What each arm gains on the papers' ViT (gmmvit.paper.runs.gains): the spread is each arm's own."""
     rows = every[runs.agree(every, CLAIMED_ON) & (every.kind == "classification")]
-    cells = usual(every)
-    rows = rows.assign(arm=[priors.arm_of(row, cells) for row in rows.row])
-    rows = rows.assign(length=[row.recipe_settings.total_epochs for row in rows.row])
-    return runs.gains(rows[rows.arm.notna()], {"arm": priors.PLAIN}, priors.SAME).to_dict("records")
+    rows = priors.whole(priors.named(rows, usual(every)))
+    return runs.gains(rows, {"arm": priors.PLAIN}, priors.SAME).to_dict("records")
 
 
 def claims(every: pd.DataFrame) -> dict[str, tuple[str, str]]:

@@ -35,7 +35,11 @@ def instrument(frame: pd.DataFrame) -> str:
 def arms(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the comparison with their "arm" in words, their "share" of the images and their length in epochs."""
     frame = frame[(frame.kind == "classification") & (frame.model == instrument(frame))]
-    cells = usual(frame)
+    return named(frame, usual(frame))
+
+
+def named(frame: pd.DataFrame, cells: Cells) -> pd.DataFrame:
+    """The rows that are an arm, with the same columns."""
     rows = frame.assign(arm=[arm_of(row, cells) for row in frame.row])
     rows = rows[rows.arm.notna()]
     settings = [row.recipe_settings for row in rows.row]
