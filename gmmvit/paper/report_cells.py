@@ -21,6 +21,7 @@ TAGS = frozenset(bleach.ALLOWED_TAGS) | frozenset(
     "h1 h2 h3 h4 h5 h6 p br hr pre div span sub sup del table caption thead tbody tr th td".split()
 )
 KEPT = {"*": ["class", "id"], "a": ["href", "title"], "td": ["nowrap"]}
+LONGEST = 48  # letters of a place in a cell's id, which nbformat allows 64
 STOPPED = "papermill-error-cell-tag"  # of cells that papermill puts in where a notebook broke off
 INCH = 115  # pixels of the page for an inch of a figure: its text of 8 points is as large as that of a table
 Files = Callable[[str, str], dict[str, str]]  # name and kind of what a notebook made: {suffix: link}
@@ -70,7 +71,8 @@ def body(cells: Iterable[Mapping], title: str, place: str, files: Files | None =
     for number, cell in enumerate(cells):
         if cell["cell_type"] == "markdown" and cell["source"].startswith("#"):
             about = f"{cell['source'].splitlines()[0].lstrip('# ')} ({title})"
-        known = {"id": f"{place}-cell-{number}", "metadata": {"about": about}}  # the id for equal bytes
+        identity = f"{place[-LONGEST:]}-cell-{number}"  # for equal bytes
+        known = {"id": identity, "metadata": {"about": about}}
         numbered.append(nbformat.from_dict({**cell, **known}))
     resources = {"files": files or (lambda name, kind: {}), "printed": printed}
     return _exporter().from_notebook_node(nbformat.v4.new_notebook(cells=numbered), resources)[0]

@@ -305,6 +305,15 @@ def test_rows_say_what_became_of_them(made):
     assert "Failed: ValueError" in half and "epoch 1" in half and "1 &lt; 2" not in half  # no code
 
 
+def test_a_row_with_the_longest_name_that_a_file_may_have_has_its_page(tmp_path):
+    row = Row("cifar10", "vit", "gmm", name="gmm-" + "a" * 200)
+    write_run(tmp_path, row)
+    write_notebook(tmp_path / "notebooks", "main_results", {"# Accuracy": []})
+    page = Page(report.write(Params("cpu", {row.name: row}, {}), tmp_path))
+    assert f"rows/{row.name}.html" in page.links()
+    assert "Learned" in words(Page(tmp_path / "rows" / f"{row.name}.html"))
+
+
 def test_a_score_that_is_no_accuracy_is_named(tmp_path):
     rows = {"a": Row("cifar10", "vit", name="a"), "b": Row("coco", "resnet50", "none", "coco-3x", name="b")}
     for row in rows.values():
