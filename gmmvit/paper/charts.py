@@ -143,7 +143,7 @@ def gains(points: pd.DataFrame) -> Figure | None:
         for point in points[points.dataset == dataset].itertuples():
             y, known = labels.index(point.label), not missing(point.gain_low)
             if known:
-                axes.plot([point.gain_low, point.gain_high], [y, y], color="C0")
+                axes.plot([point.gain_low, point.gain_high], [y, y], color="C0", solid_capstyle="butt")
             axes.plot(point.gain, y, "o", color="C0", markerfacecolor="C0" if known else "white")
             if not missing(point.published):
                 axes.plot(point.published, y, "D", color=PUBLISHED, markersize=3.5, zorder=1)

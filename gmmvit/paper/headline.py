@@ -10,7 +10,7 @@ import pandas as pd
 from . import charts, gab, gmm, transmix
 from .names import MODELS, readable
 from .runs import NOT_RUN
-from .tables import AHEAD, BEHIND, LEVEL, SINGLE, Column, Table, gains_told, span
+from .tables import AHEAD, BEHIND, LEVEL, SINGLE, Column, Table, gains_told, not_run, span
 
 NAMED = 6  # gains that a sentence names before it counts the rest
 LETTERS = 28  # of a line of the figure's labels
@@ -40,9 +40,10 @@ def sentences(points: pd.DataFrame, rows: int, without: Mapping[str, int]) -> di
     """
     label = [f"{label} on {dataset}" for label, dataset in zip(points.label, points.dataset, strict=True)]
     kinds = gains_told(points.assign(label=label))
-    states = (f"{count} {'were not run' if state == NOT_RUN else state}" for state, count in without.items())
+    states = (f"{count} {not_run(count) if state == NOT_RUN else state}" for state, count in without.items())
     left, unknown = " and ".join(states), kinds.pop(NOT_RUN)
-    gone = f"; {len(unknown)} of {len(points)} gains have no number: {_listed(unknown)}" if unknown else ""
+    have = "has" if len(unknown) == 1 else "have"
+    gone = f"; {len(unknown)} of {len(points)} gains {have} no number: {_listed(unknown)}" if unknown else ""
     ran = len(points) - len(unknown)
     return {
         "larger": _sentence({kind: kinds[kind] for kind in (AHEAD, BEHIND)}, ran, f"none is {AHEAD}"),

@@ -91,7 +91,7 @@ class Table:
         """A sentence on the lines that are not printed; `link` is where all of them are."""
         hidden = len(self.lines) - len(self._printed())
         where = f"; all are in {link}" if link else ""
-        return f"{hidden} of {len(self.lines)} lines were not run{where}." if hidden else ""
+        return f"{hidden} of {len(self.lines)} lines {not_run(hidden)}{where}." if hidden else ""
 
     def md(self, name: str = "") -> str:
         """GitHub's Markdown; `name` is that of the CSV file beside it."""
@@ -181,6 +181,11 @@ def text(value: object, form: str = ".2f") -> str:
 def missing(value: object) -> bool:
     """Whether there is no value: None or NaN."""
     return value is None or value != value
+
+
+def not_run(count: int) -> str:
+    """What is said of so many lines or rows without a run."""
+    return f"{'was' if count == 1 else 'were'} not run"
 
 
 def span(values: Iterable[float], form: str = ".2f") -> str:

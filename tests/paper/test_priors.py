@@ -158,7 +158,7 @@ def test_the_table_says_what_each_arm_costs_gains_and_learned():
     assert cells["ALiBi"][-1] == "nothing to learn" and cells["ALiBi"][4].startswith("+2.03 [+1.78 to +2.29] (3)")
     assert cells["GAB, frozen"][-1] == "frozen" and cells["GAB"][-1] == "yes: moved 0.250 of its spread"
     assert (
-        cells["RoPE"][3] == "not run" and "1 of 6 lines were not run." in priors.table(priors.arms(frame), {}, {}).md()
+        cells["RoPE"][3] == "not run" and "1 of 6 lines was not run." in priors.table(priors.arms(frame), {}, {}).md()
     )
 
 

@@ -40,7 +40,7 @@ def test_the_readme_names_the_best_prior_and_what_was_not_run():
     told = pages.which(ran(none=(60.0, 61.1, 61.9), gab=(62.0, 63.0, 64.1), alibi=(61.0, 62.3), gmm=None))
     assert told.startswith("The highest accuracy is that of GAB, 63.03 % (plain: 61.00 %)")
     assert "| [GAB](docs/gab.md) | 2 | " in told and "| plain | 0 | – | 61.00 (3) | – |" in told
-    assert "[GMM]" not in told and "1 of 4 lines were not run." in told
+    assert "[GMM]" not in told and "1 of 4 lines was not run." in told
     assert "CIFAR-10, ViT-XS (0.46 M parameters), 7 epochs" in told and "; 4 of 12 rows are not run yet" in told
 
 

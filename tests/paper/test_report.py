@@ -298,7 +298,7 @@ def test_rows_say_what_became_of_them(made):
     page = Page(report.write(*made))
     section = words(page).split("All rows")[-1]
     assert re.search(r"a done 61\.23 5 341\.5 90 min|a done 61\.23 5 341\.5 1\.5 h", section)
-    assert re.search(r"b failed – – – – short, kernels = 3 c not finished – .* 1 of 4 rows were not run.* d ", section)
+    assert re.search(r"b failed – – – – short, kernels = 3 c not finished – .* 1 of 4 rows was not run.* d ", section)
     assert {"rows/a.html", "rows/b.html", "rows/c.html"} <= set(page.links()) and "rows/d.html" not in page.links()
     assert "b failed: ValueError: expected a &lt;finite&gt; loss, got nan" in words(page)
     half = words(Page(made[1] / "rows" / "b.html"))
@@ -472,7 +472,7 @@ def test_it_opens_with_which_gains_are_larger_than_the_spread_which_are_not_and_
     assert "ELM" not in larger and "Swin" not in larger
     assert "1 is not to be told from zero: ViT, ELM on CIFAR-10 +0.17 [" in html.unescape(level)
     assert "1 is of one seed, of which nothing can be said: Swin, GMM on CIFAR-10 +1.00 (1)." in level
-    assert missing.startswith("Of 24 rows 7 were not run; 1 of 5 gains have no number: PiT, GMM on CIFAR-10.")
+    assert missing.startswith("Of 24 rows 7 were not run; 1 of 5 gains has no number: PiT, GMM on CIFAR-10.")
     assert "#not-run" in page.links() and "not-run" in page.ids
     (figure,) = page.all("img")
     assert figure["alt"].startswith("Every gain that was measured")

@@ -56,7 +56,7 @@ def test_markdown_counts_what_was_not_run():
         r"| <GMM> & co \| x | 94.50 ± 0.25 (3) | −0.2 |",
         "| plain | failed | – |",
         "",
-        "1 of 3 lines were not run; all are in [example.csv](example.csv).",
+        "1 of 3 lines was not run; all are in [example.csv](example.csv).",
     ]
 
 
