@@ -5,6 +5,8 @@ What was measured of a run is in its arrays (gmmvit.analysis.axes): nothing is t
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
@@ -24,7 +26,7 @@ AXES = {
 SHOWN = {("occlusion", 0.0): "as they are", ("corruption", 0.0): "corrupted, mean of all"}  # columns of the table
 SHOWN |= {("occlusion", 0.5): "half hidden", ("shuffle", 4.0): "16 tiles shuffled"}
 SHOWN |= {("resolution", size): f"{size:.0f} px" for size in (24.0, 40.0, 48.0, 64.0)}
-ACROSS = 5  # panels
+ACROSS, LETTERS = 5, 20  # panels, and those of a line of their titles
 
 
 def measured(rows: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +104,7 @@ def figure(points: pd.DataFrame, axis: str) -> Figure | None:
         line = top1["mean", name]
         axes.fill_between(line.index, top1["min", name], top1["max", name], color="C0", alpha=0.25, linewidth=0)
         axes.plot(line, "o-", color="C0", markersize=2.5, zorder=3, label="the prior: mean and range of the seeds")
-        axes.set_title(name)
+        axes.set_title(textwrap.fill(name, LETTERS))
         if axis == "shuffle":  # each grid twice as fine as the last
             axes.set_xscale("log", base=2)
             axes.xaxis.set_minor_locator(NullLocator())

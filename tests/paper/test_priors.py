@@ -1,6 +1,7 @@
 """The comparison of priors: which rows are arms, Holm's correction, tables, shares of the data, the controls."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -286,3 +287,12 @@ def test_gains_of_arms_are_over_the_plain_model_of_their_own_length():
     rows = priors.arms(ran([PLAIN, arm("none", 50.0, 51.0, epochs=8), arm("gab", 53.0, 54.0, epochs=8)]))
     found = gains(rows, {"arm": "plain"}, priors.SAME)
     assert found.gain.to_list() == [3.0]
+
+
+def test_titles_of_neighbours_keep_apart():
+    arms = [priors.PLAIN, "GMM", "GAB, frozen", "GMM, published start, frozen", "GMM, published start", priors.RANDOM]
+    points = [{"arm": arm, "axis": "shuffle", "place": place, "top1": 60.0} for arm in arms for place in (1, 2)]
+    drawn = robust.figure(pd.DataFrame(points), "shuffle")
+    drawn.draw_without_rendering()
+    titles = sorted((axes.title.get_window_extent() for axes in drawn.axes), key=lambda box: box.x0)
+    assert len(titles) == 5 and all(left.x1 < right.x0 for left, right in pairwise(titles))
