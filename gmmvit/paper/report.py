@@ -24,7 +24,7 @@ from .project import root
 from .report_rows import Line, lines
 from .runs import of
 from .scores import write_curves
-from .tables import passes
+from .tables import not_run, passes
 
 HERE = Path(__file__).parent
 FILES = {"table": ("tables", ("csv", "md")), "figure": ("figures", ("pdf", "png"))}  # what `show` saves, and where
@@ -89,7 +89,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-PAGES.filters |= {"duration": duration, "page_size": report_cells.page_size}
+PAGES.filters |= {"duration": duration, "page_size": report_cells.page_size, "not_run": not_run}
 
 
 def device(timing: dict) -> str:
