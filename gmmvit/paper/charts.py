@@ -183,7 +183,7 @@ def kernels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure | None:
             beside = 0.12 * (series.index(name) - (len(series) - 1) / 2)  # so that no interval hides another
             _with_intervals(axes, found.label.astype(float) + beside, found, name, series.index(name))
         axes.set(xlabel="kernels", title=DATASETS.get(dataset, dataset))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xticks(sorted({*printed.kernels, *ours.label[ours.dataset == dataset]}))
     line[0].set_ylabel("gain over no mask\n(points, 95 % intervals)")
     figure.legend(*_first_of_each(line), loc="outside upper center", ncols=3)
     return figure

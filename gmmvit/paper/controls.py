@@ -107,7 +107,7 @@ def lines(rows: pd.DataFrame, controls: tuple[Control, ...]) -> list[dict]:
     rows, found = whole(rows), []
     for control in controls:
         both = rows.arm.isin((control.arm, control.base)).any()
-        over = gains(rows, {"arm": control.base}, SAME, pooled=True).to_dict("records") if both else []
+        over = gains(rows, {"arm": control.base}, SAME, pooled=SAME).to_dict("records") if both else []
         own = [each for each in over if each["arm"] == control.arm]
         for gain in own or [{"gain": None, "gain_n": 0, "gain_state": NOT_RUN}]:
             found.append(gain | {"arm": control.arm, "base": control.base, "decides": _decides(control, gain)})

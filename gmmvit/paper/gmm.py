@@ -143,6 +143,12 @@ KERNELS = (1, 2, 3, 4, 5, 8, 10)
 DEPTHS = ("vit_d6", "vit", "vit_d15", "vit_d30", "vit_d30_108", "vit_d30_192", "vit_d60")
 
 COUNTS = {"kernels": {0: {"mask": "none"}} | {count: {"kernels": count} for count in KERNELS}}
+HEIGHTS = {  # the same where heights begin at 1/K, as a profile writes it
+    "kernels": {
+        label: differs | ({"alpha_init": (round(1 / label, 3), 0.0)} if label else {})
+        for label, differs in COUNTS["kernels"].items()
+    }
+}
 ADDED = {"kernels": {count: {"mask": "gmb", "kernels": count} for count in KERNELS}}  # the mixture as a bias
 INITIAL = {
     "initial sigma: mean, sd": {f"{mean}, {sd}": {"sigma_init": (mean, sd)} for mean, sd in SIGMAS},
@@ -177,11 +183,14 @@ def differences(row: Row, cell: Mapping) -> dict:
 def by_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the number of kernels, of GMM and of GMB (a series); 0 is the model without a mask.
 
-    That was published as a mask of one kernel.
+    That was published as a mask of one kernel. Where the usual heights of five kernels begin at 1/K, so do the others'.
     """
     theirs = numbers(published_table("gmm_kernels")["rows"])
     theirs = theirs.assign(label=theirs.kernels.where(theirs["mask"] != "none", 0), model=PAPERS, series="")
-    rows = pd.concat([_panels(_usual(frame), COUNTS), _panels(_usual(frame), ADDED).assign(series=MASKS["gmb"])])
+    rows = _usual(frame)
+    begins = usual(rows).get("gmm", {}).get("alpha_init")
+    counts = HEIGHTS if begins == HEIGHTS["kernels"][BASE["kernels"]]["alpha_init"] else COUNTS
+    rows = pd.concat([_panels(rows, counts), _panels(rows, ADDED).assign(series=MASKS["gmb"])])
     return beside(rows, theirs, ["dataset", "model", "label", "series"])
 
 
@@ -242,12 +251,25 @@ def kernels_table() -> Table:
 
 
 def kernel_gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """Gains over no mask by the number of kernels (label), on data sets and models with two numbers or more."""
+    """Gains over no mask by the number of kernels (label), on data sets and models with two numbers or more.
+
+    The spread is what all numbers tell together: of each there are two or three seeds.
+    """
     same = ["dataset", "model"]
-    found = gains(rows, {"label": 0, "series": ""}, same) if len(rows) else rows.assign(gain=[], gain_n=[])
+    found = gains(rows, {"label": 0, "series": ""}, same, pooled=same) if len(rows) else rows.assign(gain=[], gain_n=[])
     found = found[found.gain_n > 0].sort_values(["series", "label"], kind="stable")
     found = found[found.groupby([*same, "series"]).label.transform("size") > 1]
     return found.assign(series=found.series.where(found.series != "", MASKS["gmm"]))
+
+
+def kernels_found(rows: pd.DataFrame) -> str:
+    """A sentence on the numbers of kernels with the highest and the lowest gain of each series."""
+    places, told = dict(zip(rows.dataset + rows.model, _places(rows), strict=True)), []
+    for (dataset, model, series), curve in kernel_gains(rows).groupby(["dataset", "model", "series"], sort=False):
+        ends = [curve.loc[index].to_dict() for index in (curve.gain.idxmax(), curve.gain.idxmin())]
+        high, low = (f"with {_kernels(end['label'])}: {cell(end, 'gain', '+.2f')}" for end in ends)
+        told.append(f"{series} on {places[dataset + model]} gains most {high}, and least {low}")
+    return f"Ours: {'; '.join(told)}." if told else ""
 
 
 def published_kernel_gains() -> pd.DataFrame:

@@ -78,7 +78,7 @@ def points(rows: pd.DataFrame) -> pd.DataFrame:
     hardly known; holm is p corrected for all arms (Holm 1979).
     """
     rows = whole(rows)
-    found = gains(rows, {"arm": PLAIN}, SAME, pooled=True) if len(rows) else rows.assign(gain=[], gain_n=[], verdict=[])
+    found = gains(rows, {"arm": PLAIN}, SAME, pooled=SAME) if len(rows) else rows.assign(gain=[], gain_n=[], verdict=[])
     p = [_p(point) for point in found.to_dict("records")]
     return found.assign(label=found.arm, p=p, holm=holm(p))
 
@@ -128,7 +128,7 @@ def answer(rows: pd.DataFrame) -> str:
     best = means.idxmax()
     if best == PLAIN:
         return f"The model without a prior has the highest accuracy, {means[PLAIN]:.2f} %."
-    over = gains(rows[rows.arm.isin(means.index)], {"arm": best}, SAME, pooled=True)
+    over = gains(rows[rows.arm.isin(means.index)], {"arm": best}, SAME, pooled=SAME)
     alike = over.arm[(over.verdict == WITHIN) | (over.gain_n < 2)].to_list()
     told = f"The highest accuracy is that of {best}, {means[best]:.2f} % ({PLAIN}: {means[PLAIN]:.2f} %)"
     return f"{told}; {_and(alike)} cannot be told from it." if alike else f"{told}, ahead of every other arm."
@@ -207,12 +207,15 @@ def sizes(model: str, masks: Iterable[str]) -> dict[str, tuple[float, int]]:
 
 
 def by_share(rows: pd.DataFrame) -> pd.DataFrame:
-    """What arms gain over no mask by the share of the images, of those with two shares or more."""
+    """What arms gain over no mask by the share of the images, of those with two shares or more.
+
+    Two seeds at one share know little of their spread, so that of all shares is taken.
+    """
     keys = [*SAME, "share"]
     if rows.empty:
         return rows.assign(gain=[], gain_n=[])
     several = rows.groupby("arm").share.transform("nunique") > 1
-    found = gains(rows[several], {"arm": PLAIN}, keys, pooled=True)
+    found = gains(rows[several], {"arm": PLAIN}, keys, pooled=SAME)
     return found.sort_values("share", kind="stable")
 
 

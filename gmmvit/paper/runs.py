@@ -183,13 +183,14 @@ def _notes(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series:
 
 
 def gains(
-    rows: pd.DataFrame, base: Mapping, same: Sequence[str], metric: str = "top1", pooled: bool = False
+    rows: pd.DataFrame, base: Mapping, same: Sequence[str], metric: str = "top1", pooled: Sequence[str] = ()
 ) -> pd.DataFrame:
     """What each arm gains over its base, paired over seeds: its keys, gain, gain_sd, gain_n, gain_low, gain_high, ...
 
     gain_low and gain_high are the 95 % t interval of the mean difference, "verdict" says whether it leaves out 0. The
     base of an arm agrees with it in the columns `same` and has the values of `base`, such as {"mask": "none"}. The
-    spread of a difference is its own, with n - 1 degrees of freedom (gain_freedom), or one that all arms tell together.
+    spread of a difference is its own, with n - 1 degrees of freedom (gain_freedom), or what all arms that agree in the
+    columns `pooled`, the first ones of `same`, tell together.
     """
     rows, same = rows.assign(value=_numbers(rows, metric)), list(same)
     plain = rows[agree(rows, base)]
@@ -199,8 +200,8 @@ def gains(
     found = found.set_axis(["gain", "gain_sd", "gain_n"], axis=1).assign(gain_state="")
     found["gain_freedom"] = found.gain_n - 1.0
     if pooled and len(found):
-        spreads = {key: spread(group, [*base]) for key, group in rows.groupby(same, sort=False, dropna=False)}
-        found[["gain_sd", "gain_freedom"]] = [spreads[key[: len(same)]] for key in found.index]
+        told = {key: spread(group, same, [*base]) for key, group in rows.groupby([*pooled], sort=False, dropna=False)}
+        found[["gain_sd", "gain_freedom"]] = [told[key[: len(pooled)]] for key in found.index]
     mean, n = found.gain, found.gain_n
     half = stats.t.ppf(0.975, found.gain_freedom) * found.gain_sd / n**0.5
     found = found.assign(gain_low=mean - half, gain_high=mean + half)
@@ -210,13 +211,17 @@ def gains(
     return found.assign(verdict=beyond.map({True: LARGER, False: WITHIN}).where(n > 1, "–")).reset_index()
 
 
-def spread(rows: pd.DataFrame, arm: Sequence[str]) -> tuple[float, float]:
+def spread(rows: pd.DataFrame, same: Sequence[str], arm: Sequence[str]) -> tuple[float, float]:
     """The standard deviation of two arms' difference at one seed, and its degrees of freedom, as all arms tell it.
 
     That of an analysis of variance in two ways: value = arm + seed + error, so the difference has twice its variance.
+    Arms and seeds have effects of their own for each value of the columns `same`.
     """
     known = rows[rows.value.notna()]
-    effects = [pd.get_dummies(known.groupby(keys, sort=False, dropna=False).ngroup()) for keys in ([*arm], ["seed"])]
+    effects = [
+        pd.get_dummies(known.groupby(keys, sort=False, dropna=False).ngroup())
+        for keys in ([*same, *arm], [*same, "seed"])
+    ]
     design = pd.concat(effects, axis=1).to_numpy(float)
     rank = np.linalg.matrix_rank(design) if len(known) else 0
     if len(known) <= rank:

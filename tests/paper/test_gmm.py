@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 from frames import frame, make
+from scipy import stats
 
 from gmmvit.paper import charts, gmm
 from gmmvit.paper.tables import gains_table
@@ -197,6 +199,7 @@ def test_kernels_of_a_factor_and_of_a_bias_are_series_over_the_same_plain_model(
     (axes,) = charts.kernels(found, gmm.published_kernel_gains()).axes
     names = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert names == ["published", "GMM (one seed)", "GMB (one seed)"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "3", "4", "5", "8", "10"]
 
 
 def test_the_ablation_is_told_apart_by_model():
@@ -214,6 +217,32 @@ def test_frozen_masks_and_shares_of_the_data_are_no_arms_of_the_main_table():
     others = {"freeze_masks": True}, {"fraction": 0.1}, {"init_weights": "mimetic"}, {"mask_lr": 60}
     rows = ran({}, {"seed": 1}, *others)
     assert gmm.main_arms(rows).top1.to_list() == [50.0, 51.0]
+
+
+def test_kernels_whose_heights_begin_at_one_kth_are_arms_where_those_of_five_do():
+    """As in the profile cpu: a mask of any number begins with a gain of 1."""
+    usual = {"model": "vit_xs", "sigma_init": [2, 0.5], "alpha_init": [0.2, 0]}
+    settings = [{"model": "vit_xs", "mask": "none"}, usual, usual | {"kernels": 1, "alpha_init": [1, 0]}]
+    settings += [usual | {"kernels": 3, "alpha_init": [0.333, 0]}, usual | {"kernels": 10}]  # the last: a gain of 2
+    rows = gmm.by_kernels(ran(*settings))
+    assert dict(zip(rows.label, rows.top1, strict=True)) == {0: 50.0, 1: 52.0, 3: 53.0, 5: 51.0}
+    assert gmm.kernels_found(rows) == (
+        "Ours: GMM on CIFAR-10 gains most with 3 kernels: +3.00 (1), and least with 5 kernels: +1.00 (1)."
+    )
+
+
+def test_the_spread_of_a_gain_is_what_all_numbers_of_kernels_tell():
+    top1 = {0: (60.0, 61.2), 1: (61.0, 62.9), 5: (62.0, 62.6)}
+    rows = make() | make("gmm", kernels=1) | make("gmm", kernels=5)
+    names = {0: "cifar10-vit-none", 1: "cifar10-vit-gmm-kernels1", 5: "cifar10-vit-gmm-kernels5"}
+    found = gmm.kernel_gains(
+        gmm.by_kernels(frame(rows, {f"{names[k]}-s{s}": v for k, values in top1.items() for s, v in enumerate(values)}))
+    )
+    table = np.array(list(top1.values()))
+    errors = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    half = stats.t.ppf(0.975, 2) * (2 * (errors**2).sum() / 2 / 2) ** 0.5  # 2 = (3 - 1) (2 - 1) degrees of freedom
+    assert found.gain.to_list() == pytest.approx([1.35, 1.7])
+    assert found.gain_high.to_list() == pytest.approx([1.35 + half, 1.7 + half])
 
 
 def test_one_number_of_kernels_is_no_curve():

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from frames import make
+from scipy import stats
 
 from gmmvit.paper import charts, controls, priors, robust, runs
 from gmmvit.paper.runs import gains
@@ -95,8 +96,6 @@ def test_holm(p, corrected):
 
 
 def test_gains_have_the_p_of_an_analysis_of_variance_and_a_star_where_it_survives():
-    from scipy import stats
-
     values = {"gmm": (60.1, 61.2, 61.7), "gab": (62.0, 63.01, 63.99), "elm": (61.2, 61.1, 62.7)}
     rows = priors.arms(ran([PLAIN, *(arm(mask, *top1) for mask, top1 in values.items()), arm("alibi", 70.0)]))
     found = priors.points(rows).set_index("label")
@@ -118,8 +117,6 @@ def test_gains_have_the_p_of_an_analysis_of_variance_and_a_star_where_it_survive
 
 
 def test_with_two_arms_it_is_the_paired_t_test():
-    from scipy import stats
-
     rows = priors.arms(ran([PLAIN, arm("gab", 62.0, 63.3, 63.9)]))
     (p,) = priors.points(rows).p
     assert p == pytest.approx(stats.ttest_rel((62.0, 63.3, 63.9), PLAIN[1]).pvalue)
@@ -179,6 +176,10 @@ def test_gains_by_the_share_of_the_data_are_over_the_plain_model_on_the_same_sha
         ("GAB", 0.1, 4.1),
         ("GAB", 1.0, 1.03),
     ]
+    tenth, all_images = np.array([4.0, 4.2]), np.array([1.0, 1.1, 1.0])  # differences at each seed
+    error = (sum(((each - each.mean()) ** 2).sum() for each in (tenth, all_images)) / 3) ** 0.5
+    half = stats.t.ppf(0.975, 3) * error / np.sqrt([2, 3])
+    assert found.gain_high.to_list() == pytest.approx([tenth.mean() + half[0], all_images.mean() + half[1]])
     assert [line[:2] for line in priors.shares_table(rows).cells()] == [
         ["10", "plain"], ["10", "GAB"], ["100", "plain"], ["100", "GAB"],
     ]  # fmt: skip
