@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gmmvit.paper import dense as dense_paper
-from gmmvit.paper import project, runs
+from gmmvit.paper import gab, gmm, priors, project, runs, starts, transmix
 from gmmvit.paper.plan import plan
 from gmmvit.paper.profiles import read
 from gmmvit.train.checks import problems
@@ -28,6 +28,13 @@ OF_MASKS = {"cpu": {"mask_lr": 10, **LOCAL}}  # what a profile's default says of
 
 each_profile = pytest.mark.parametrize("profile", PROFILES)
 
+TABLES = (  # what makes a table of rows, in the notebooks
+    *(gmm.main_arms, gmm.by_kernels, gmm.initialisations, gmm.others, gmm.depths, starts.cells, priors.arms),
+    *(lambda rows: gab.heads(gab.arms(rows)), lambda rows: gab.sizes(gab.arms(rows))),
+    *(transmix.comparisons, dense_paper.arms),
+)
+FITTED = {"paper-tiny-imagenet-vit_heat-elm-s0"}  # a mask that motivation.ipynb fits mixtures to
+
 
 def arm(row):
     """A row without its seed and name."""
@@ -44,6 +51,14 @@ def own_settings(row, profile):
     alike = [other.set for other in PROFILES[profile].rows.values() if other.dataset == row.dataset]
     own = {key: value for key, value in row.set.items() if any(key not in each or each[key] != value for each in alike)}
     return {key: value for key, value in own.items() if OF_MASKS.get(profile, {}).get(key) != value}
+
+
+@each_profile
+def test_every_row_stands_in_a_table(profile):
+    """Else it is trained in vain, and nobody misses it."""
+    rows = runs.frame(profile)
+    shown = {row.name for table in TABLES for row in table(rows).row}
+    assert set(PROFILES[profile].rows) - shown <= FITTED
 
 
 @each_profile
