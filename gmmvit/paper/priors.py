@@ -135,6 +135,8 @@ def answer(rows: pd.DataFrame) -> str:
 
 
 def _and(words: Sequence[str]) -> str:
+    """A list in words; what stands behind a comma in a name stands in brackets."""
+    words = [f"{name} ({rest})" if rest else name for name, _, rest in (word.partition(", ") for word in words)]
     return " and ".join([", ".join(words[:-1])] * (len(words) > 1) + [words[-1]])
 
 

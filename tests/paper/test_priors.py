@@ -128,6 +128,10 @@ def test_what_should_be_used_follows_from_the_records():
     assert priors.answer(rows) == (
         "The highest accuracy is that of GAB, 65.00 % (plain: 61.00 %); GMB cannot be told from it."
     )
+    frozen = arm("gab", 64.1, 65.0, 65.7, freeze_masks=True)
+    assert priors.answer(priors.arms(ran([PLAIN, best, near, frozen]))).endswith(
+        "; GMB and GAB (frozen) cannot be told from it."
+    )
     clear = priors.arms(ran([PLAIN, best, arm("gmm", 59.0, 60.0, 61.1)]))
     assert priors.answer(clear).endswith("ahead of every other arm.")
     worse = priors.arms(ran([PLAIN, arm("gmm", 59.0, 60.0, 61.1)]))
