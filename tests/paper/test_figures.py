@@ -9,7 +9,7 @@ from frames import recorded
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gmmvit.analysis import masks as analysis
-from gmmvit.paper import charts, costs, dense, gab, gmm, notebook, pictures, priors, project, transmix
+from gmmvit.paper import charts, costs, dense, gab, gmm, motivation, notebook, pictures, priors, project, transmix
 from gmmvit.paper import views as erf_views
 from gmmvit.paper.runs import DONE, history
 from gmmvit.paper.tables import SMOKE
@@ -28,11 +28,11 @@ def masks(profile):
     return elm, list(gmm.values())[len(gmm) // 2], runs["gmm"]
 
 
-def motivation(profile):
+def of_masks(profile):
     elm, middle, run = masks(profile)
     weights = {name: mask.weight() for name, mask in elm.items()}
     few = {name: elm[name] for name in list(elm)[:3]}
-    fits = gmm.fitted(few, most=5)
+    fits = motivation.fitted(few, most=5)
     best = list(few)[-1]
     scores = notebook.arrays_drawn(run)["scores"]
     yield pictures.mask_grid(weights)
@@ -107,7 +107,7 @@ def smoke(profile):
     yield pictures.segmentations(dense.pictures(found, "segmentation"))
 
 
-SOURCES = [(tables, "cpu"), (tables, "smoke"), (motivation, "cpu"), (motivation, "smoke")]
+SOURCES = [(tables, "cpu"), (tables, "smoke"), (of_masks, "cpu"), (of_masks, "smoke")]
 SOURCES += [(made_up, ""), (smoke, "smoke")]
 
 

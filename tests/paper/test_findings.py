@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from gmmvit.analysis.masks import Explained, Fit
-from gmmvit.paper import gab, gmm, runs, tables
+from gmmvit.paper import gab, motivation, runs, tables
 from gmmvit.paper.tables import span
 from gmmvit.paper.views import LAST, RESET, View
 
@@ -24,7 +24,7 @@ def line(z, falls, r2=0.5):
     ],
 )
 def test_regularities_are_found_or_not(lines, words):
-    told = gmm.regularities_found(lines, 5)
+    told = motivation.regularities_found(lines, 5)
     assert told.startswith("Ours, after 5 epochs: ") and told.endswith(f"{words}.")
     if lines[0]["self_z"] == -0.47:
         assert "lies −0.47 to 0.17 sd" in told and "R² = 0.008 to 0.062 (of pure noise: 0.008)" in told
@@ -43,7 +43,7 @@ def test_mixtures_explain_a_mask_or_not(r2, words):
         f"layer {n}": ([Fit(np.ones(k), np.ones(k), each * k / 5) for k in range(1, 6)], Explained(each + 0.01, 0.008))
         for n, each in enumerate(r2)
     }
-    told = gmm.fits_found(fits, 1)
+    told = motivation.fits_found(fits, 1)
     assert told.startswith("Ours, after 1 epoch: 5 Gaussians explain R² = ") and told.endswith(f"{words}.")
     assert span(r2, ".3f") in told and "(of pure noise: 0.008)" in told
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import gmmvit
-from gmmvit.paper import gallery, gmm
+from gmmvit.paper import gallery, motivation
 from gmmvit.train import learned
 from gmmvit.train.rows import Row
 
@@ -61,7 +61,7 @@ def test_mixtures_are_fitted_to_masks_whose_weights_differ(tmp_path):
     for mask in ("alibi", "temperature", "rope"):
         learned.save(gmmvit.create_model("vit_xs", mask=mask), tmp_path)
         found[mask] = learned.read(tmp_path)[0]
-    fits = gmm.fitted(found, most=2)
+    fits = motivation.fitted(found, most=2)
     assert list(fits) == ["alibi"]
     (one, two), bound = fits["alibi"]
     assert one.r2 < 0.1 < 0.9 < two.r2 <= bound.r2 == pytest.approx(1)  # a cone: a wide Gaussian less a narrower one
