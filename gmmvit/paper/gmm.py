@@ -141,12 +141,6 @@ KERNELS = (1, 2, 3, 4, 5, 8, 10)
 DEPTHS = ("vit_d6", "vit", "vit_d15", "vit_d30", "vit_d30_108", "vit_d30_192", "vit_d60")
 
 COUNTS = {"kernels": {0: {"mask": "none"}} | {count: {"kernels": count} for count in KERNELS}}
-HEIGHTS = {  # the same where heights begin at 1/K, as a profile writes it
-    "kernels": {
-        label: differs | ({"alpha_init": (round(1 / label, 3), 0.0)} if label else {})
-        for label, differs in COUNTS["kernels"].items()
-    }
-}
 ADDED = {"kernels": {count: {"mask": "gmb", "kernels": count} for count in KERNELS}}  # the mixture as a bias
 INITIAL = {
     "initial sigma: mean, sd": {f"{mean}, {sd}": {"sigma_init": (mean, sd)} for mean, sd in SIGMAS},
@@ -174,21 +168,25 @@ def differences(row: Row, cell: Mapping) -> dict:
     }
     model = None if row.model in ABLATED else row.model
     settings = {"model": model, "mask": row.mask, **row.model_options, **others, **row.mask_options}
-    base = BASE | dict(cell)
+    settings, base = _relative(settings), _relative(BASE | dict(cell))
     return {key: value for key, value in settings.items() if value != base.get(key)}
+
+
+def _relative(settings: Mapping) -> Mapping:
+    """The settings of a mask; heights of 1/K (profiles write three digits) are called so, whatever K is."""
+    heights = (round(1 / settings.get("kernels", BASE["kernels"]), 3), 0)
+    return {**settings, "alpha_init": "1/K"} if settings.get("alpha_init") == heights else settings
 
 
 def by_kernels(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the number of kernels, of GMM and of GMB (a series); 0 is the model without a mask.
 
-    That was published as a mask of one kernel. Where the usual heights of five kernels begin at 1/K, so do the others'.
+    That was published as a mask of one kernel.
     """
     theirs = numbers(published_table("gmm_kernels")["rows"])
     theirs = theirs.assign(label=theirs.kernels.where(theirs["mask"] != "none", 0), model=PAPERS, series="")
     rows = _usual(frame)
-    begins = usual(rows).get("gmm", {}).get("alpha_init")
-    counts = HEIGHTS if begins == HEIGHTS["kernels"][BASE["kernels"]]["alpha_init"] else COUNTS
-    rows = pd.concat([_panels(rows, counts), _panels(rows, ADDED).assign(series=MASKS["gmb"])])
+    rows = pd.concat([_panels(rows, COUNTS), _panels(rows, ADDED).assign(series=MASKS["gmb"])])
     return beside(rows, theirs, ["dataset", "model", "label", "series"])
 
 
@@ -224,11 +222,11 @@ def _panels(frame: pd.DataFrame, panels: Mapping) -> pd.DataFrame:
     """The rows of panels of arms {group: {label: differences}}, once in each of which they are an arm."""
     frame = frame[frame.kind == "classification"].assign(group="", label="", series="", published=float("nan"))
     cells, found = usual(frame), [frame[:0]]
-    base = BASE | dict(cells.get("gmm", {}))
+    base = _relative(BASE | dict(cells.get("gmm", {})))
     own = frame.row.map(lambda row: differences(row, cells[row.mask]))
     for group, arms in panels.items():
         for label, differs in arms.items():
-            differs = {key: value for key, value in differs.items() if value != base[key]}
+            differs = {key: value for key, value in _relative(differs).items() if value != base[key]}
             alike = frame[own.map(lambda each, arm=differs: each == arm).astype(bool)]
             found.append(alike.assign(group=group, label=pd.Series(label, alike.index, object)))
     return pd.concat(found)
