@@ -166,7 +166,7 @@ def gains(points: pd.DataFrame) -> Figure | None:
 
 @styled
 def kernels(ours: pd.DataFrame, published: pd.DataFrame) -> Figure | None:
-    """Gains over no mask by the number of kernels (gmmvit.paper.gmm): ours with 95 % intervals, published in grey.
+    """Gains over no mask by the number of kernels (gmmvit.paper.kernels): ours with 95 % intervals, published in grey.
 
     One seed has no interval; each of our series has a colour. None where there are no gains of ours.
     """
@@ -234,7 +234,7 @@ def _first_of_each(panels: Iterable) -> tuple[list, list]:
 
 @styled
 def arms(rows: pd.DataFrame) -> Figure | None:
-    """Arms of an ablation (rows of gmmvit.paper.gmm): every seed, and their mean as a bar; None where there are none.
+    """Arms of an ablation (rows of gmmvit.paper.ablation): every seed, their mean as a bar; None where there are none.
 
     Groups (such as "sigma" and "alpha") are panels; series (such as "decayed", "not decayed") are colours.
     """

@@ -21,3 +21,15 @@ def recorded(profile):
     """The frame of the runs in the repository, whatever rows the profile's grid has by now."""
     found = runs.runs(project.reports(profile))
     return runs.of({run["row"]["name"]: Row(**run["row"]) for run in found}, found)
+
+
+def ran(*settings, only=None, failed=()):
+    """Rows of ViT with a GMM and what they have instead, each (or these alone) run with an accuracy of its own."""
+    rows = {}
+    for number, fields in enumerate(settings):
+        given = {key: fields[key] for key in ("dataset", "model", "mask", "recipe", "seed") if key in fields}
+        row = {"dataset": "cifar10", "model": "vit", "mask": "gmm"} | given
+        others = {key: value for key, value in fields.items() if key not in given}
+        rows[f"row{number}"] = Row(**row, set=others, name=f"row{number}")
+    top1 = {name: 50.0 + number for number, name in enumerate(rows) if only is None or number in only}
+    return frame(rows, top1, failed)

@@ -9,7 +9,21 @@ from frames import recorded
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gmmvit.analysis import masks as analysis
-from gmmvit.paper import charts, costs, dense, gab, gmm, motivation, notebook, pictures, priors, project, transmix
+from gmmvit.paper import (
+    ablation,
+    charts,
+    costs,
+    dense,
+    gab,
+    gmm,
+    kernels,
+    motivation,
+    notebook,
+    pictures,
+    priors,
+    project,
+    transmix,
+)
 from gmmvit.paper import views as erf_views
 from gmmvit.paper.runs import DONE, history
 from gmmvit.paper.tables import SMOKE
@@ -53,8 +67,8 @@ def tables(profile):
         [{"title": "CIFAR-10", "score": "top1", "arms": {"plain": histories[:3], "GMM": histories[3:]}}]
     )
     yield charts.learning_curve(histories[0])
-    for arms in (gmm.initialisations, gmm.others, gmm.depths):
-        yield charts.arms(gmm.compared(arms(rows))[0])
+    for arms in (ablation.initialisations, ablation.others, ablation.depths):
+        yield charts.arms(ablation.compared(arms(rows))[0])
     views = erf_views.views(rows)
     fields = {view.label: view.fields for view in views if view.fields}
     yield pictures.fields(fields)
@@ -69,9 +83,9 @@ def made_up(_):
     ]
     ours = pd.DataFrame(ours, columns=["dataset", "label", "gain", "gain_low", "gain_high"])
     ours = ours.assign(model="vit", series="GMM")
-    yield charts.kernels(ours, gmm.published_kernel_gains())
+    yield charts.kernels(ours, kernels.published_gains())
     both = pd.concat([ours, ours.assign(series="GMB", gain=ours.gain + 0.5)])
-    yield charts.kernels(both, gmm.published_kernel_gains())
+    yield charts.kernels(both, kernels.published_gains())
     shares = {1: 0.01, 5: 0.1, 10: 1.0}
     yield charts.by_share(both.assign(arm=both.series, share=both.label.map(shares)))
     arms = pd.DataFrame({"arm": ["GMM, frozen", "GAB", "learned slopes"], "seed": 0})

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gmmvit.paper import ablation, gab, gmm, kernels, priors, project, runs, starts, transmix
 from gmmvit.paper import dense as dense_paper
-from gmmvit.paper import gab, gmm, priors, project, runs, starts, transmix
 from gmmvit.paper.plan import plan
 from gmmvit.paper.profiles import read
 from gmmvit.train.checks import problems
@@ -29,7 +29,8 @@ OF_MASKS = {"cpu": {"mask_lr": 10, **LOCAL}}  # what a profile's default says of
 each_profile = pytest.mark.parametrize("profile", PROFILES)
 
 TABLES = (  # what makes a table of rows, in the notebooks
-    *(gmm.main_arms, gmm.by_kernels, gmm.initialisations, gmm.others, gmm.depths, starts.cells, priors.arms),
+    *(gmm.main_arms, starts.cells, priors.arms),
+    *(kernels.arms, ablation.initialisations, ablation.others, ablation.depths),
     *(lambda rows: gab.heads(gab.arms(rows)), lambda rows: gab.sizes(gab.arms(rows))),
     *(transmix.comparisons, dense_paper.arms),
 )
