@@ -14,7 +14,7 @@ from ..train.rows import LENGTH, START_OPTIONS, Row
 from .names import DATASETS, MODELS, SIZES, readable
 from .published import table as published_table
 from .runs import DONE, NOT_RUN, beside, gains, numbers, ordered, scores, where
-from .tables import ABSENT, GAIN, MEAN, Column, Table, span
+from .tables import ABSENT, GAIN, MEAN, Column, Table, after, passes_of, span
 from .views import LAST, LOOKED, RESET, View, summed
 
 BASE = {"mask": "none", "reset_positions": True, "share_heads": True}  # what gains are measured against
@@ -230,16 +230,17 @@ def fields_table(found: Iterable[View]) -> Table:
 
 def fields_found(found: Iterable[View]) -> str:
     """A sentence on our receptive fields: whether they are Gaussian, and whether they go with the positions."""
-    fields = [view.fields for view in found if LAST in view.fields]
-    if not fields:
+    found = [view for view in found if LAST in view.fields]
+    if not found:
         return ""
+    fields = [view.fields for view in found]
     r2 = [fit_field(each[LAST]).r2 for each in fields]
     like = [float(np.corrcoef(np.ravel(each[LAST]), np.ravel(each[RESET]))[0, 1]) for each in fields if RESET in each]
     good = sum(each >= GAUSSIAN for each in r2)
     (theirs,) = (row for row in published_table("gab_erf")["rows"] if row["model"] == "vit_relpos_small_patch16_224")
     words = (
-        f"Ours: a Gaussian explains R² = {span(r2)} of the trained fields (published for {MODELS[theirs['model']]}: "
-        f"{theirs['r2']:.2f}), so {_of(good, len(r2))} fall off like one."
+        f"{_ours(found)}: a Gaussian explains R² = {span(r2)} of the trained fields (published for "
+        f"{MODELS[theirs['model']]}: {theirs['r2']:.2f}), so {_of(good, len(r2))} fall off like one."
     )
     if not like:
         return words
@@ -252,8 +253,15 @@ def fields_found(found: Iterable[View]) -> str:
     return f"{words} With positions drawn anew the maps correlate with the trained ones by {span(like)}: {verdict}."
 
 
+def _ours(found: Iterable[View]) -> str:
+    """Ours, and how long the runs among the views trained; published weights (no row) are trained to their end."""
+    lengths = {passes_of(view.row) for view in found if view.row}
+    return f"Ours, {after(lengths)}" if lengths else "Ours"
+
+
 def biases_found(found: Iterable[View]) -> str:
     """A sentence on our position biases: whether the trained ones look like Gaussians around the query."""
+    found = list(found)
     fits = [(fit, _beside(fit, view)) for view in found for fit in centre_fits(view.biases).values()]
     if not fits:
         return ""
@@ -262,9 +270,10 @@ def biases_found(found: Iterable[View]) -> str:
     good = sum(fit.r2 >= GAUSSIAN and beside <= NEAR for fit, beside in fits)
     agrees = {len(fits): "as published", 0: "not as published"}.get(good, "in part as published")
     return (
-        f"Ours: a Gaussian explains R² = {span(fit.r2 for fit, _ in fits)} of the trained biases (published for layers "
-        f"1 to 10 of ViT-S/16 (R): {span(theirs)}), its centre {span((beside for _, beside in fits), '.0f')} patches "
-        f"from the query: {_of(good, len(fits))} look like one around the query, {agrees}."
+        f"{_ours(found)}: a Gaussian explains R² = {span(fit.r2 for fit, _ in fits)} of the trained biases "
+        f"(published for layers 1 to 10 of ViT-S/16 (R): {span(theirs)}), "
+        f"its centre {span((beside for _, beside in fits), '.0f')} patches from the query: "
+        f"{_of(good, len(fits))} look like one around the query, {agrees}."
     )
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from . import charts, gab, gmm, transmix
 from .names import MODELS, readable
 from .runs import NOT_RUN
-from .tables import AHEAD, BEHIND, LEVEL, SINGLE, Column, Table, gains_told, not_run, span
+from .tables import AHEAD, BEHIND, LEVEL, SINGLE, Column, Table, after, gains_told, not_run
 
 NAMED = 6  # gains that a sentence names before it counts the rest
 LETTERS = 28  # of a line of the figure's labels
@@ -29,8 +29,7 @@ def length(passes: Collection[int]) -> str:
     if not passes:
         return ""
     short = max(passes) < gmm.PASSES
-    told = f"after {span(passes, 'd')} pass{'es' * (max(passes) > 1)} over the images"
-    return told + f"; the GMM paper makes {gmm.PASSES}, so this is no test of its claim" * short
+    return after(passes) + f"; the GMM paper makes {gmm.PASSES}, so this is no test of its claim" * short
 
 
 def sentences(points: pd.DataFrame, rows: int, without: Mapping[str, int]) -> dict[str, str]:

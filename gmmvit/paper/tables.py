@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..train.rows import Row
 from .names import DATASETS, SCORES, readable
 from .runs import FAILED, LARGER, NOT_RUN, WITHIN
 
@@ -271,10 +272,20 @@ def gains_found(points: pd.DataFrame, ours: Iterable[int], theirs: int = 0) -> s
     found = " ".join(f"{kind.capitalize()}: {'; '.join(gains)}." for kind, gains in kinds.items())
     ours = set(ours)
     short = f" The paper makes {theirs}, so this is no test of its claim." * (max(ours) < theirs)
-    return f"Ours, after {span(ours, 'd')} pass{'es' * (ours != {1})} over the images. {found}{short}"
+    return f"Ours, {after(ours)}. {found}{short}"
+
+
+def after(passes: Iterable[int]) -> str:
+    """After how many passes over the images, in words."""
+    passes = set(passes)
+    return f"after {span(passes, 'd')} pass{'es' * (passes != {1})} over the images"
 
 
 def passes(rows: pd.DataFrame) -> set[int]:
     """How many passes the rows that were run made over their training images."""
-    recipes = [row.recipe_settings for row, state in zip(rows.row, rows.state, strict=True) if state == "done"]
-    return {recipe.total_epochs * recipe.passes for recipe in recipes}
+    return {passes_of(row) for row, state in zip(rows.row, rows.state, strict=True) if state == "done"}
+
+
+def passes_of(row: Row) -> int:
+    """How many passes a row makes over its training images."""
+    return row.recipe_settings.total_epochs * row.recipe_settings.passes

@@ -8,6 +8,7 @@ from gmmvit.analysis.masks import Explained, Fit
 from gmmvit.paper import gab, motivation, runs, tables
 from gmmvit.paper.tables import span
 from gmmvit.paper.views import LAST, RESET, View
+from gmmvit.train.rows import Row
 
 
 def line(z, falls, r2=0.5):
@@ -64,6 +65,10 @@ def test_receptive_fields_agree_or_not():
     there = gab.fields_found([view(fields={LAST: noise, RESET: noise + 1e-3 * blob(15, 15)})])
     assert "none of 1 fall off like one" in there and there.endswith("nothing disappears, not as published.")
     assert "positions" not in gab.fields_found([view(fields={LAST: noise})])
+    short, long = (
+        view(fields={LAST: noise})._replace(row=Row("cifar10", "vit", set={"epochs": epochs})) for epochs in (2, 5)
+    )
+    assert gab.fields_found([short, long]).startswith("Ours, after 2 to 5 passes over the images: a Gaussian")
     assert gab.fields_found([view()]) == ""
 
 
