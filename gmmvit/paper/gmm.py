@@ -15,7 +15,7 @@ from .names import BACKBONES, DATASETS, MASKS, MODELS, readable
 from .published import table as published_table
 from .runs import DONE, beside, filled, gains, history, numbers, scores, where
 from .starts import cell_of, usual
-from .tables import Column, Table
+from .tables import Column, Table, passes_of
 
 COLUMNS = ("cifar10", "cifar100", "svhn", "tiny_imagenet")  # of the published tables
 PASSES = find("gmm").epochs * find("gmm").passes  # of the paper's runs over their images
@@ -84,9 +84,10 @@ def arm(keys: Mapping) -> str:
 
 
 def main_table(frame: pd.DataFrame) -> Table:
-    """published | ours | difference of each arm of the main table, with parameters, MACs and depth."""
+    """published | ours | difference of each arm of the main table, with passes, parameters, MACs and depth."""
     rows, by = main_arms(frame), [*VARIED, "arm", "published"]
-    costs = ["parameters", "macs_paper", "macs", "depth"]
+    rows = rows.assign(passes=rows.row.map(passes_of))
+    costs = ["passes", "parameters", "macs_paper", "macs", "depth"]
     rows = rows.reindex(columns=dict.fromkeys([*rows.columns, *costs]))
     lines = scores(rows, by)
     lines = lines.join(rows.groupby(by, sort=False, dropna=False)[costs].first().reset_index(drop=True))
@@ -94,7 +95,8 @@ def main_table(frame: pd.DataFrame) -> Table:
         difference=lines.ours - lines.published, macs_paper_M=lines.macs_paper / 1e6, macs_M=lines.macs / 1e6
     )
     columns = ["dataset", "model", Column("arm", "attention"), "published", "ours", "difference"]
-    return Table([*columns, "parameters", "macs_paper_M", "macs_M", "depth"], readable(lines))
+    columns += [Column("passes", "passes over the images", "d"), "parameters", "macs_paper_M", "macs_M", "depth"]
+    return Table(columns, readable(lines))
 
 
 def main_gains(frame: pd.DataFrame) -> pd.DataFrame:
