@@ -79,9 +79,8 @@ def initialisations(frame: pd.DataFrame) -> pd.DataFrame:
 
 def others(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the kind of mask, of the heads that share one, and of its place before or after the softmax."""
-    rows = beside(
-        filled(panels_of(usual_decay(frame), OTHERS), **PLAIN).drop(columns="published"), published_main(), KEYS
-    )
+    rows = filled(panels_of(usual_decay(frame), OTHERS), **PLAIN).drop(columns="published")
+    rows = beside(rows, published_main(), KEYS)
     return rows.assign(published=rows.published.where(rows.group == "mask"))
 
 
@@ -89,10 +88,8 @@ def depths(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of depth and width, plain and with the mask (a series each)."""
     series = {"plain": {"mask": "none"}, "GMM": {}}
     panels = {name: {label: differs | mask for label, differs in DEPTH.items()} for name, mask in series.items()}
-    frame = frame[frame.model.isin(DEPTHS)]
-    found = [
-        panels_of(usual_decay(frame), {"depth, width": panel}).assign(series=name) for name, panel in panels.items()
-    ]
+    frame = usual_decay(frame[frame.model.isin(DEPTHS)])
+    found = [panels_of(frame, {"depth, width": panel}).assign(series=name) for name, panel in panels.items()]
     return pd.concat(found)
 
 

@@ -80,9 +80,8 @@ def test_the_ablation_is_told_apart_by_model():
     assert "on CIFAR-10, ViT-XS +1.10" in told and "on CIFAR-10, ViT +1.10" in told
     compared, _ = ablation.compared(found)
     assert set(compared.group) == {"CIFAR-10, ViT: mask", "CIFAR-10, ViT-XS: mask"}
-    assert ablation.depths(frame(rows, top1)).model.unique().tolist() == [
-        "vit"
-    ]  # the small one is no depth of the paper's
+    depths = ablation.depths(frame(rows, top1))
+    assert depths.model.unique().tolist() == ["vit"]  # the small one is no depth of the paper's
 
 
 def test_arms_that_were_not_run_stay_in_the_table_and_out_of_the_figure():
