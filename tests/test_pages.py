@@ -159,6 +159,13 @@ def test_the_table_of_starts_is_the_record():
     assert f"Without a mask it is {means['none', None]}." in text("docs/training.md")
 
 
+def test_the_hours_that_cpu_took_are_those_of_its_records():
+    took = [json.loads(path.read_text())["seconds"] for path in (ROOT / "reports/cpu/runs").glob("*/timing.json")]
+    hours = sum(took) / 2 / 3600  # two rows side by side
+    assert f"| cpu | {len(took)} | 13.8; it took {hours:.1f}" in text("docs/pipeline.md")
+    assert f"all {len(took)} took {hours:.1f} hours" in text("profiles/cpu.yaml")
+
+
 def test_the_tables_of_overheads_are_the_record():
     record, page = json.loads((ROOT / "reports/bench/masks.json").read_text()), text("docs/costs.md")
     assert record["time"].keys() == gmmvit.MASKS.keys()

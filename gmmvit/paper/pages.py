@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from ..core.masks import MASKS as REGISTERED
-from . import controls, notebook, priors, project, runs
+from . import controls, gab, notebook, priors, project, runs, transmix
 from .names import DATASETS, MODELS
 from .starts import usual
 from .tables import Column, Table, cell
@@ -18,13 +18,16 @@ from .tables import Column, Table, cell
 PROFILE = "cpu"
 BEGIN, END = "<!-- made by python -m gmmvit.paper.pages -->", "<!-- what was made ends here -->"
 SHAPE = [each for each in controls.GAIN_OR_SHAPE if (each.arm, each.base) == ("GMM", "temperature")]  # README's
-CLAIMS = {  # lines of README's table, by their first words
-    "GMM on ViT, CIFAR-10, top-1": "GMM",
-    "the same, begun as published": f"GMM{priors.PUBLISHED_START}",
-    "ELM on the same ViT": "ELM",
-    "GAB on the same ViT": "GAB",
+CLAIMS = {  # lines of README's table, by their first words: the model, the arm, and what it gains over
+    "GMM on ViT, CIFAR-10, top-1": ("vit", "GMM", "plain"),
+    "the same, begun as published": ("vit", f"GMM{priors.PUBLISHED_START}", "plain"),
+    "ELM on the same ViT": ("vit", "ELM", "plain"),
+    "GAB on the same ViT": ("vit", "GAB", "plain"),
+    "GAB beside relative positions, ViT (R)": ("vit_relpos", "GAB shared by the heads", "plain"),
+    "the same, for each head": ("vit_relpos", "GAB for each head", "plain"),
+    "TransMix on ViT-XS": ("vit_xs", "TransMix", "Mixup + CutMix"),
 }
-CLAIMED_ON, SEEDS = {"model": "vit", "dataset": "cifar10"}, 3
+CLAIMED_ON, SEEDS = {"dataset": "cifar10", "model": "vit"}, 3
 COLUMNS = [
     Column("arm", "prior"),
     Column("layer", "numbers a layer", ",.0f"),
@@ -112,32 +115,40 @@ def on_vit(every: pd.DataFrame) -> list[dict]:
     return runs.gains(rows, {"arm": priors.PLAIN}, priors.SAME).to_dict("records")
 
 
+def _measured(every: pd.DataFrame) -> dict[tuple[str, str, str], dict]:
+    """The gains on CIFAR-10 by model, arm and base."""
+    rows = every[every.dataset == CLAIMED_ON["dataset"]]
+    biased = gab.gain_points(gab.heads(gab.arms(rows)))
+    mixed = transmix.gain_points(transmix.comparisons(rows))
+    lines = [*on_vit(every), *biased.to_dict("records"), *mixed.to_dict("records")]
+    return {(line["model"], line["arm"], line.get("base", "plain")): line for line in lines}
+
+
 def claims(every: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The gain of each arm of CLAIMS, and what was run of it, in words."""
-    found = {line["arm"]: line for line in on_vit(every)}
-    return {arm: _claim(found.get(arm, {"gain_n": 0})) for arm in CLAIMS.values()}
+    """The gain of each line of CLAIMS, and what was run of it, in words."""
+    found = _measured(every)
+    return {name: _claim(found.get(keys, {"gain_n": 0}), keys[-1]) for name, keys in CLAIMS.items()}
 
 
-def _claim(line: Mapping) -> tuple[str, str]:
+def _claim(line: Mapping, base: str) -> tuple[str, str]:
     ran = int(line["gain_n"])
     if ran < SEEDS:
         return "–", f"{ran} of {SEEDS} seeds, the others are not run" if ran else "rows are ready, not run"
     side = "ahead of" if line["gain"] > 0 else "behind"
     means = "cannot be told from" if line["verdict"] == runs.WITHIN else side
     gain = cell(line, "gain", "+.2f").removesuffix(f" ({ran})")
-    return gain.replace(" to ", ", "), f"{ran} seeds; {means} plain"
+    return gain.replace(" to ", ", "), f"{ran} seeds; {means} {base}"
 
 
 def claimed(text: str, every: pd.DataFrame) -> str:
     """README.md with the lines of CLAIMS as they are now; what was published, and the epochs, stay."""
-    found, lines = claims(every), text.splitlines()
-    for name, arm in CLAIMS.items():
+    lines = text.splitlines()
+    for name, (gain, state) in claims(every).items():
         number = next((n for n, line in enumerate(lines) if line.startswith(f"| {name} |")), None)
         if number is None:
             raise ValueError(f"README.md: expected a line | {name} | ... |, got none")
         _, published, _, epochs, _ = lines[number].strip("| ").split(" | ")
-        gain, state = found[arm]
-        short = ", and too short to test the claim" if published != "–" and gain != "–" else ""
+        short = "; too short a test" if published != "–" and gain != "–" else ""
         lines[number] = f"| {name} | {published} | {gain} | {epochs} | {state}{short} |"
     return "\n".join(lines) + "\n"
 

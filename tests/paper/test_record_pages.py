@@ -103,10 +103,30 @@ def test_claims_are_told_of_whole_arms_alone():
         if "epochs" not in row.set
     ]
     told = pages.claims(runs.of(rows, found))
-    assert told["GMM"] == ("+2.00 [−0.48, +4.48]", "3 seeds; cannot be told from plain")
-    assert told["ELM"] == ("−1.00 [−1.25, −0.75]", "3 seeds; behind plain")
-    assert told["GAB"] == ("–", "1 of 3 seeds, the others are not run")
-    assert told["GMM, published start"] == ("–", "rows are ready, not run")
+    assert told["GMM on ViT, CIFAR-10, top-1"] == ("+2.00 [−0.48, +4.48]", "3 seeds; cannot be told from plain")
+    assert told["ELM on the same ViT"] == ("−1.00 [−1.25, −0.75]", "3 seeds; behind plain")
+    assert told["GAB on the same ViT"] == ("–", "1 of 3 seeds, the others are not run")
+    assert told["the same, begun as published"] == ("–", "rows are ready, not run")
+
+
+def test_claims_of_each_model_are_told_of_that_model_and_over_the_base_that_they_name():
+    mixing = {"Mixup + CutMix": {}, "TransMix": {"transmix": True}, "CutMix": {"mixup": 0.0}}
+    both = {"mixup": 0.8, "cutmix": 1.0, "mix_prob": 1.0, "switch_prob": 0.8, **XS}
+    arms = {arm: make(**both | more) for arm, more in mixing.items()}
+    arms |= {"no GAB": make(model="vit_relpos"), "GAB": make("gab", model="vit_relpos")}
+    arms |= {"by head": make("gab", model="vit_relpos", share_heads=False)}
+    gains = {"TransMix": (1, 2, 3), "GAB": (-1, -1.1, -0.9), "by head": (1, -1, 0.5)}
+    rows = {name: row for each in arms.values() for name, row in each.items()}
+    found = [
+        {"row": vars(row), "top1": 60 + row.seed + gains.get(arm, (0, 0, 0))[row.seed]}
+        for arm, each in arms.items()
+        for row in each.values()
+    ]
+    told = pages.claims(runs.of(rows, found))
+    assert told["TransMix on ViT-XS"] == ("+2.00 [−0.48, +4.48]", "3 seeds; cannot be told from Mixup + CutMix")
+    assert told["GAB beside relative positions, ViT (R)"] == ("−1.00 [−1.25, −0.75]", "3 seeds; behind plain")
+    assert told["the same, for each head"][1] == "3 seeds; cannot be told from plain"
+    assert told["GAB on the same ViT"] == ("–", "rows are ready, not run")
 
 
 def test_the_page_of_masks_has_the_gains_on_the_papers_model_as_well():
