@@ -189,6 +189,22 @@ def test_the_table_of_speeds_is_the_record():
         assert told in text("docs/costs.md"), f"{name}: {told}"
 
 
+def test_the_sentences_on_costs_are_the_records():
+    names = ("train", "masks-vit_relpos_small_patch16_224", "mix", "dense", "data")
+    train, relpos, mix, dense, data = (json.loads((ROOT / f"reports/bench/{n}.json").read_text()) for n in names)
+    timm = [train["backbones"][name]["timm_over_stock"]["timm"] for name in ("vit", "swin")]
+    transmix = [signed(100 * mix["models"][name]["time"], 1) for name in ("gmmvit_vit", "deit_small_patch16_224")]
+    page = " ".join(text("docs/costs.md").split())
+    assert f"timm's own ViT and Swin of the same widths run at {timm[0]:.2f} and {timm[1]:.2f} times its speed" in page
+    differ = f"(batch 64), where two equal steps differ by {100 * relpos['spread']:.1f} %"
+    assert f"GAB adds {100 * relpos['time']['gab']:.1f} % to a training step {differ}" in page
+    assert f"**TransMix** costs {transmix[0]} % (2.7 M ViT) and {transmix[1]} % (DeiT-S)" in page
+    assert f"**GAB in Mask R-CNN** adds {100 * dense['time']['step']:.1f} % to a step" in page
+    share, speed = data["share_of_a_step"]["gmm"], data["images_per_second_of_a_worker"]["gmm"]
+    assert f"Augmenting takes {100 * share:.1f} % of a step" in page
+    assert f"one core augments {round(speed, -2):,} CIFAR-10 images/s" in page
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "swin", "cait", "pit", "t2t"])
 def test_the_table_of_backbones_is_what_they_cost(name):

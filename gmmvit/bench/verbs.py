@@ -28,10 +28,12 @@ def model_of(arguments: Namespace, valid: Iterable[str] = ()) -> str | None:
 
 def masks(arguments: Namespace, device: str) -> Said:
     """What a mask costs in a training step."""
+    from ..core.masks import MASKS
     from .masks import BACKBONES, PAPERS, bench_masks
 
     model, rounds = model_of(arguments), arguments.rounds or 20
-    figures = bench_masks(model or "gmmvit_vit", batch=arguments.batch, rounds=rounds, device=device)
+    tried = PAPERS if model else tuple(MASKS)  # all arms are in memory at once, and all of a large model may not fit
+    figures = bench_masks(model or "gmmvit_vit", tried, arguments.batch, rounds, device=device)
     parts = _overheads(figures)
     if not model and not arguments.ways:
         figures["backbones"] = {

@@ -76,6 +76,12 @@ def gain_points(rows: pd.DataFrame) -> pd.DataFrame:
     return points.assign(label=[f"{setting(keys)}, over {keys['base']}" for keys in points.to_dict("records")])
 
 
+def mixing_points(rows: pd.DataFrame) -> pd.DataFrame:
+    """What each way of mixing gains over none (gmmvit.paper.runs.gains), with "label"."""
+    points = gains(rows, {"arm": "no mixing"}, ARM[:-1])
+    return points.assign(label=[f"{setting(keys)}, {keys['arm']}" for keys in points.to_dict("records")])
+
+
 def gains_table(points: pd.DataFrame) -> Table:
     """The gains with their 95 % intervals."""
     columns = [Column("base", "TransMix over"), Column("gain", "gain [95 % interval] (n)")]

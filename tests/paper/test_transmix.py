@@ -86,6 +86,10 @@ def test_the_tables_of_arms_and_gains():
         "Mixup + CutMix": round(0.5**0.5, 6),  # of 1 and 2
         "CutMix": round(0.5**0.5, 6),  # of 2 and 1: paired over seeds, not a difference of means
     }
+    mixed = transmix.mixing_points(found).set_index("label")
+    assert mixed.gain.to_dict() == pytest.approx(
+        {"ViT, Mixup": float("nan"), "ViT, CutMix": 2.5, "ViT, Mixup + CutMix": 2.5, "ViT, TransMix": 4.0}, nan_ok=True
+    )
     empty = transmix.gains_table(transmix.gain_points(comparisons(rows)))
     assert [cells[-1] for cells in empty.cells()] == ["not run", "not run"]
 
