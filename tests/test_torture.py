@@ -400,6 +400,7 @@ SAMPLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_embedded_sample(place, name):
     path, problems = place / "data" / "cifar10-mini" / name, {}

@@ -86,6 +86,7 @@ MODELS = ("vit_relpos_small_patch16_224", "deit_tiny_patch16_224", "cait_xxs24_2
           "xcit_nano_12_p16_224", "resnet18", "gmmvit_pit", "beit_base_patch16_224")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_the_field_looks_at_the_middle_of_any_model(name):
     torch.manual_seed(0)

@@ -193,6 +193,7 @@ def test_a_mask_that_does_nothing_leaves_the_logits_and_detach_brings_them_back(
             gmmvit.detach(model)
 
 
+@pytest.mark.slow
 @each
 def test_a_masked_model_is_copied_pickled_compiled_and_frozen(name):
     model, _ = masked(name, "gmm")

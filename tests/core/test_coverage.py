@@ -131,12 +131,13 @@ def test_masks_on_a_model_of_every_file(file, device):
 PAPERS = ("gmm", "elm", "gab")  # test_priors.py tries the others, on a few models
 EVERYWHERE = ("cait", "pit", "swin_transformer", "vision_transformer")  # the others' neutral start is tried on the CPU
 NEUTRAL = [
-    pytest.param(file, *device.values, marks=[*device.marks, *([pytest.mark.slow] if file in LARGE else [])])
+    pytest.param(file, *device.values, marks=device.marks)
     for file in WORKS
-    for device in (pytest.param("cpu"), *(devices(pytest.mark.slow)[1:] if file in EVERYWHERE else ()))
+    for device in (pytest.param("cpu"), *(devices()[1:] if file in EVERYWHERE else ()))
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file, device", NEUTRAL, indirect=["device"])
 def test_a_neutral_mask_leaves_a_model_of_every_file_as_it_is_and_can_learn(file, device):
     torch.manual_seed(0)

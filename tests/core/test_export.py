@@ -18,11 +18,15 @@ SMALL = {
     "swin": ("swin_tiny_patch4_window7_224", {"img_size": 56, "embed_dim": 24, "depths": (2, 2), "num_heads": (1, 2)}),
     "relpos": ("vit_relpos_small_patch16_224", {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 3}),
 }
-MASKED = [(kind, mask) for kind in ("vit", "swin") for mask in ("gmm", "elm", "gab", "frozen gmm", "frozen gab")]
-SLOW = [pytest.param("vit", mask, marks=pytest.mark.slow) for mask in ("gmb", "alibi", "gpsa", "rope")]
 QUICK = [("vit", "gmm"), ("vit", "frozen gab")]
-ONNX = [each if each in QUICK else pytest.param(*each, marks=pytest.mark.slow) for each in MASKED] + SLOW
-each = pytest.mark.parametrize("kind, mask", [*MASKED, *SLOW[-2:]])
+MASKED = [
+    pytest.param(kind, mask, marks=[] if (kind, mask) in QUICK else pytest.mark.slow)
+    for kind in ("vit", "swin")
+    for mask in ("gmm", "elm", "gab", "frozen gmm", "frozen gab")
+]
+OTHERS = [pytest.param("vit", mask, marks=pytest.mark.slow) for mask in ("gmb", "alibi", "gpsa", "rope")]
+ONNX = [*MASKED, *OTHERS]
+each = pytest.mark.parametrize("kind, mask", [*MASKED, *OTHERS[-2:]])
 
 
 def masked(kind, mask, **options):

@@ -132,6 +132,7 @@ def test_a_type_that_is_none_is_refused_in_a_sentence(tmp_path):
         gmmvit.load(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit", "swin", "cait", "pit", "t2t", "vit_relpos"])
 @pytest.mark.parametrize("saved", ["gmmvit", "timm"])
 def test_timm_itself_loads_a_backbone_of_ours_with_its_mask(name, saved, tmp_path):

@@ -411,6 +411,7 @@ def test_checkpointing_copies_and_averages(name, device):
     torch.testing.assert_close(average.module.eval()(x), model.eval()(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIVE)
 def test_dynamo_sees_one_graph(name):
     model = create_model(name).eval()

@@ -153,6 +153,7 @@ def test_make_puts_a_profile_in_force_and_loses_no_params_of_its_own(make, tmp_p
     assert "unknown profile 'c'" in result.stderr and "expected one of a, b" in result.stderr
 
 
+@pytest.mark.slow
 def test_make_repro_passes_over_failing_rows_and_says_so(make):
     make("repro")
     result, calls = make("repro", "KEEP_GOING=1")
@@ -190,6 +191,7 @@ def test_make_rows_runs_them_all_though_one_fails(make):
     assert "1 of 2 rows have ended; run@bad failed" in result.stdout
 
 
+@pytest.mark.slow
 def test_make_rows_new_leaves_rows_that_this_engine_has_trained(make, tmp_path):
     make("repro")
     record = tmp_path / "reports" / "a" / "runs" / "bad" / "metrics.json"

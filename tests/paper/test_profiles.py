@@ -85,6 +85,7 @@ def test_no_two_rows_are_the_same_and_their_data_sets_are_listed(profile):
         assert sorted(used) == sorted(params.rest[key])
 
 
+@pytest.mark.slow
 @each_profile
 def test_every_row_can_be_run(profile):
     different = {repr(arm(row)): arm(row) for row in PROFILES[profile].rows.values()}

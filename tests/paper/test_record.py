@@ -47,6 +47,7 @@ def test_shared_weights_are_those_of_rows_that_were_run_and_small():
     assert all(size <= 1e6 for size in sizes) and sum(sizes) <= 30e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", SHARED, ids=lambda run: run.name)
 def test_shared_weights_are_as_accurate_as_the_record(run):
     """On 500 images of the embedded sample, whose accuracy has a standard error of two points."""
