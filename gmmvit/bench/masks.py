@@ -9,7 +9,6 @@ import torch
 import torch.nn as nn
 
 from ..core.attach import attach
-from ..core.masks import MASKS
 from ..data.memory import keep_freed_memory
 from ..models.parts import set_fused
 from .harness import interleaved, saved_bytes, training_step
@@ -19,8 +18,8 @@ PAPERS = ("gmm", "elm", "gab")
 
 
 def bench_masks(
-    model: str = "gmmvit_vit",
-    masks: Iterable[str] = tuple(MASKS),
+    model: str,
+    masks: Iterable[str],
     batch: int = 128,
     rounds: int = 20,
     dtype: torch.dtype | None = torch.bfloat16,

@@ -19,15 +19,15 @@ PROFILE = "cpu"
 BEGIN, END = "<!-- made by python -m gmmvit.paper.pages -->", "<!-- what was made ends here -->"
 SHAPE = [each for each in controls.GAIN_OR_SHAPE if (each.arm, each.base) == ("GMM", "temperature")]  # README's
 CLAIMS = {  # lines of README's table, by their first words: the model, the arm, and what it gains over
-    "GMM on ViT, CIFAR-10, top-1": ("vit", "GMM", "plain"),
-    "the same, begun as published": ("vit", f"GMM{priors.PUBLISHED_START}", "plain"),
-    "ELM on the same ViT": ("vit", "ELM", "plain"),
-    "GAB on the same ViT": ("vit", "GAB", "plain"),
-    "GAB beside relative positions, ViT (R)": ("vit_relpos", "GAB shared by the heads", "plain"),
-    "the same, for each head": ("vit_relpos", "GAB for each head", "plain"),
+    "GMM on ViT, CIFAR-10, top-1": ("vit", "GMM", priors.PLAIN),
+    "the same, begun as published": ("vit", f"GMM{priors.PUBLISHED_START}", priors.PLAIN),
+    "ELM on the same ViT": ("vit", "ELM", priors.PLAIN),
+    "GAB on the same ViT": ("vit", "GAB", priors.PLAIN),
+    "GAB beside relative positions, ViT (R)": ("vit_relpos", "GAB shared by the heads", priors.PLAIN),
+    "the same, for each head": ("vit_relpos", "GAB for each head", priors.PLAIN),
     "TransMix on ViT-XS": ("vit_xs", "TransMix", "Mixup + CutMix"),
 }
-CLAIMED_ON, SEEDS = {"dataset": "cifar10", "model": "vit"}, 3
+CLAIMED_ON, SEEDS = {"model": "vit", "dataset": "cifar10"}, 3
 COLUMNS = [
     Column("arm", "prior"),
     Column("layer", "numbers a layer", ",.0f"),
@@ -121,7 +121,7 @@ def _measured(every: pd.DataFrame) -> dict[tuple[str, str, str], dict]:
     biased = gab.gain_points(gab.heads(gab.arms(rows)))
     mixed = transmix.gain_points(transmix.comparisons(rows))
     lines = [*on_vit(every), *biased.to_dict("records"), *mixed.to_dict("records")]
-    return {(line["model"], line["arm"], line.get("base", "plain")): line for line in lines}
+    return {(line["model"], line["arm"], line.get("base", priors.PLAIN)): line for line in lines}
 
 
 def claims(every: pd.DataFrame) -> dict[str, tuple[str, str]]:
